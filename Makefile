@@ -1,0 +1,50 @@
+# `make demo` and `make test` do everything on a machine with Python 3.11+ and make; each sets up what it needs, once.
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help demo test test-slow test-lowest lint format dist clean
+
+help:  ## Say what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+# Made anew when the project's needs change. pip takes dependency groups from 25.1 on.
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[all]' --group test --group lint
+	touch $@
+
+demo: .venv/ready  ## Record, kill, resume, list and delete, on SQLite; HOME_DIR=… copies JSONL sessions too
+	$(BIN)/python examples/quickstart.py
+
+test: .venv/ready  ## All tests, on SQLite and on a PostgreSQL 18 of their own
+	$(PYTEST) -m 'not slow'
+
+test-slow: .venv/ready  ## The long forms of the tests
+	$(PYTEST) -m slow
+
+# The oldest releases that pyproject.toml allows, resolved by uv.
+test-lowest: .venv-lowest/ready  ## The tests against the lowest supported versions of every dependency
+	.venv-lowest/bin/python -m pytest -m 'not slow'
+
+.venv-lowest/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --upgrade pip uv
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct --editable '.[all]' --group test
+	touch $@
+
+lint: .venv/ready  ## Ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: .venv/ready  ## Let ruff mend what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+dist: .venv/ready  ## Build wheel and sdist, and use them outside the checkout
+	$(PYTEST) -m packaging
+
+clean:  ## Remove what the targets above made
+	rm -rf .venv .venv-lowest dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
