@@ -1,0 +1,131 @@
+"""What a database must do for the store, whichever of the two it is.
+
+`sqlite` and `postgres` beside this module hold all that the two do differently; no other module
+names a database.
+"""
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from sqlalchemy import URL, Connection, Engine
+
+from turnkeep.lifting import Lifted
+from turnkeep.prepared import Prepared
+
+Parameters = Mapping[str, object]
+
+
+class Row(NamedTuple):
+    """What an entry is in its table, but for its place there."""
+
+    type: str
+    key: str | None
+    recorded_at: str | None
+    payload: str
+    attachments: tuple[Lifted, ...]
+
+
+class Mode(Enum):
+    """What a piece of work needs of its transaction."""
+
+    READ = "reads, each of the state of its moment"
+    SNAPSHOT = "reads of one state"
+    APPEND = "writes, all or nothing, which are one statement where the database has such a one"
+    WRITE = "writes, all or nothing, in several statements"
+    MIGRATION = "writes, and no other migration at the same time"
+
+
+class Again(Exception):
+    """The transaction is undone for a reason that passes: run the work again from its start.
+
+    It never reaches a caller.
+
+    *locked*: others hold a lock, so the timeout bounds the tries; else a small number does.
+    """
+
+    def __init__(self, reason: str, *, locked: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.locked = locked
+
+
+class Dialect(Protocol):
+    """One of the two databases."""
+
+    def options(self, mode: Mode) -> dict[str, Any]:
+        """The execution options of a connection for work of *mode*."""
+
+    migrates: ClassVar[bool]
+    """Whether a store that opened the database itself may upgrade it without being asked."""
+
+    drivers: ClassVar[AbstractSet[str]]
+    """Those whose cursors and errors are known here, by SQLAlchemy's names."""
+
+    new_session: ClassVar[Prepared]
+    """Inserts a session's row unless there is one; gives its id, or no row."""
+
+    new_blob: ClassVar[Prepared]
+    """Inserts a blob unless its digest is there; gives the digest, or no row."""
+
+    def check_schema(self, schema: str | None) -> None:
+        """Raise InvalidArgument where *schema* can't be the name of one."""
+
+    def engine_options(self, url: URL, timeout: float) -> dict[str, Any]:
+        """What `create_engine` is given for an engine of our own."""
+
+    def configure(self, engine: Engine, timeout: float) -> None:
+        """Set up the connections of an engine of our own."""
+
+    def transaction(
+        self, connection: Connection, mode: Mode, timeout: float
+    ) -> AbstractContextManager[None]:
+        """Begin as *mode* asks, commit at the end, undo all on an exception."""
+
+    def begin_migration(self, connection: Connection) -> None:
+        """Keep other migrations out till the transaction on *connection* ends, and make the schema
+        that it names where there is none.
+        """
+
+    def check_cascades(self, connection: Connection) -> None:
+        """Raise SchemaError where a migration that rebuilds a table would lose what hangs on it."""
+
+    def join(self, connection: Connection) -> None:
+        """Make sure that the app's transaction on *connection* has begun, before something is
+        written in it.
+        """
+
+    def is_autocommit(self, connection: Connection) -> bool:
+        """Whether *connection* has no transactions that one could join."""
+
+    def is_stale(self, connection: Connection) -> bool:
+        """Whether the server ended the connection while it lay idle, as far as can be told without
+        asking it.
+        """
+
+    def is_in_memory(self, url: URL) -> bool:
+        """Whether the database of *url* lasts no longer than the connection to it."""
+
+    def spoils(self, error: BaseException) -> bool:
+        """Whether a connection is of no use after *error*, beyond those that are lost."""
+
+    def append(
+        self, connection: Connection, session: Parameters, row: Row, expected: int | None
+    ) -> int | None:
+        """Write the next entry; its position, or None where there is no such session, the key is
+        known, or the last position is not as expected.
+        """
+
+    def extend(
+        self, connection: Connection, session: Parameters, rows: Sequence[Row], expected: int | None
+    ) -> int | None:
+        """Write the next entries, whose times rise; the last position, or None as `append`. Keys
+        are taken for new.
+        """
+
+    def translate(self, error: BaseException) -> Exception:
+        """The TurnkeepError that the driver's *error* means, or Again. Its own text quotes values
+        and is left behind.
+        """

@@ -1,0 +1,369 @@
+"""PostgreSQL: a position is given out in one statement, without a transaction around it.
+
+The update of the session's counter, whose row lock puts the writers in commit order, feeds the
+insert. Where there is a transaction it says its isolation level itself, since the server's default,
+or the host's, may be another.
+"""
+
+import math
+import select as polling
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    Insert,
+    bindparam,
+    case,
+    func,
+    insert,
+    inspect,
+    literal_column,
+    select,
+    text,
+    true,
+    update,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateSchema
+from sqlalchemy.sql.dml import Update
+from sqlalchemy.types import BigInteger, Integer, Text
+
+from turnkeep.dialect import statements
+from turnkeep.dialect.base import Again, Mode, Parameters, Row
+from turnkeep.dialect.statements import (
+    COLUMNS,
+    EXPECTED,
+    IN_SESSION,
+    KEY,
+    NS,
+    RECORDED_AT,
+    SID,
+    advances,
+    values_of,
+)
+from turnkeep.entries import key_fault
+from turnkeep.errors import InvalidArgument, SchemaError, TurnkeepError, Unavailable
+from turnkeep.prepared import Prepared
+from turnkeep.tables import entries, sessions
+
+
+def _inserted(advance: Update) -> Insert:
+    """*advance* and the insert that it feeds, in one statement."""
+    moved = advance.cte("moved")
+    stamp = case((RECORDED_AT.is_not(None), moved.c.last_recorded_at))
+    row = select(
+        NS,
+        SID,
+        moved.c.last_position,
+        bindparam("type", type_=Text),
+        KEY,
+        stamp,
+        bindparam("attachments", type_=Integer),
+        bindparam("payload", type_=Text),
+    )
+    return insert(entries).from_select(COLUMNS, row).returning(entries.c.position)
+
+
+def _extended(*, expected: bool) -> Insert:
+    """Take the positions of a batch and insert it, out of arrays, in one statement."""
+    # The clamp needs the time before this statement, which RETURNING doesn't give; and a condition
+    # on the locked row must stand on what the lock read, or it is judged on the state before the
+    # wait and writes nothing.
+    held = (
+        select(sessions.c.last_position, sessions.c.last_recorded_at)
+        .where(*IN_SESSION)
+        .with_for_update()
+        .cte("held")
+    )
+    moved = (
+        update(sessions)
+        .where(
+            *IN_SESSION,
+            held.c.last_position == EXPECTED
+            if expected
+            else held.c.last_position >= literal_column("0"),
+        )
+        .values(
+            last_position=held.c.last_position + bindparam("count", type_=BigInteger),
+            updated_at=func.greatest(sessions.c.updated_at, func.clock_timestamp()),
+            last_recorded_at=func.greatest(held.c.last_recorded_at, RECORDED_AT),
+        )
+        .returning(held.c.last_position.label("base"), held.c.last_recorded_at.label("floor"))
+        .cte("moved")
+    )
+    given = (
+        func.unnest(
+            *(bindparam(f"{name}s", type_=ARRAY(Text)) for name in ("type", "key", "stamp")),
+            bindparam("counts", type_=ARRAY(Integer)),
+            bindparam("payloads", type_=ARRAY(Text)),
+        )
+        .table_valued("type", "key", "stamp", "count", "payload", with_ordinality="place")
+        .render_derived("given")
+    )
+    stamp = case((given.c.stamp.is_not(None), func.greatest(given.c.stamp, moved.c.floor)))
+    row = select(
+        NS,
+        SID,
+        moved.c.base + given.c.place,
+        given.c.type,
+        given.c.key,
+        stamp,
+        given.c.count,
+        given.c.payload,
+    ).select_from(moved.join(given, true()))
+    return insert(entries).from_select(COLUMNS, row).returning(entries.c.position)
+
+
+@compiles(statements.Lines, "postgresql")
+def _lines(element: Any, compiler: Any, **options: Any) -> str:
+    data, text = (compiler.process(column, **options) for column in element.clauses)
+    return f"string_agg(encode({data}, 'hex') || {text}, chr(10))"
+
+
+@compiles(statements.Instant, "postgresql")
+def _instant(element: Any, compiler: Any, **options: Any) -> str:
+    column = compiler.process(element.clauses, **options)
+    return f"""to_char({column} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
+
+
+class Postgres:
+    """PostgreSQL 15 to 18, by psycopg 3 or asyncpg."""
+
+    migrates: ClassVar[bool] = False
+    drivers: ClassVar[AbstractSet[str]] = {"psycopg", "psycopg_async", "asyncpg"}
+
+    _isolation: ClassVar = {
+        Mode.READ: "AUTOCOMMIT",
+        Mode.APPEND: "AUTOCOMMIT",
+        Mode.SNAPSHOT: "REPEATABLE READ",
+        Mode.WRITE: "READ COMMITTED",
+        Mode.MIGRATION: "READ COMMITTED",
+    }
+
+    MIGRATION_LOCK = 0x7475726E6B656570  # "turnkeep"
+    """The advisory lock that migrations hold till their commit."""
+
+    new_session: ClassVar[Prepared] = statements.new_session(
+        postgresql.insert, func.clock_timestamp()
+    )
+    new_blob: ClassVar[Prepared] = statements.new_blob(postgresql.insert)
+
+    _append: ClassVar = {
+        flags: Prepared(_inserted(s))
+        for flags, s in advances(func.greatest, func.clock_timestamp()).items()
+    }
+    _extend: ClassVar = {
+        expected: Prepared(
+            _extended(expected=expected),
+            binary=["types", "keys", "stamps", "counts", "payloads"],
+        )
+        for expected in (False, True)
+    }
+
+    def options(self, mode: Mode) -> dict[str, Any]:
+        """The isolation level, which the driver says when it begins."""
+        return {"isolation_level": self._isolation[mode]}
+
+    def check_schema(self, schema: str | None) -> None:
+        """A name of up to 63 bytes; SQLAlchemy's translate map takes no square brackets."""
+        fault = None if schema is None else key_fault(schema)
+        if (
+            fault is None
+            and schema is not None
+            and (len(schema.encode()) > 63 or {*"[]"} & {*schema})
+        ):
+            fault = "is longer than 63 bytes, or holds a square bracket"
+        if fault is None and schema is not None and schema.startswith("pg_"):
+            fault = "begins with pg_, which Postgres keeps for itself"
+        if fault:
+            raise InvalidArgument("schema", fault)
+
+    def engine_options(self, url: URL, timeout: float) -> dict[str, Any]:
+        """A connection commits each statement by itself unless a transaction is asked for."""
+        if url.get_driver_name() == "asyncpg":
+            return {
+                "pool_timeout": timeout,
+                "isolation_level": "AUTOCOMMIT",
+                "connect_args": {} if "timeout" in url.query else {"timeout": timeout},
+            }
+        wanted = {
+            "client_encoding": "utf8",
+            "connect_timeout": max(2, math.ceil(timeout)),  # libpq takes no less
+            "fallback_application_name": "turnkeep",
+        }
+        given = {name: value for name, value in wanted.items() if name not in url.query}
+        if "prepare_threshold" in url.query:
+            given["prepare_threshold"] = _threshold(url.query["prepare_threshold"])
+        _check_options({*url.query} - {"prepare_threshold"})
+        return {"pool_timeout": timeout, "isolation_level": "AUTOCOMMIT", "connect_args": given}
+
+    def configure(self, engine: Engine, timeout: float) -> None:
+        """Nothing: what is set on a connection does not survive a pooler before the server."""
+
+    @contextmanager
+    def transaction(self, connection: Connection, mode: Mode, timeout: float) -> Iterator[None]:
+        """By the driver, at the isolation level that the connection was given for *mode*."""
+        if mode in (Mode.READ, Mode.APPEND):
+            yield
+            return
+        with connection.begin():
+            if mode is Mode.MIGRATION:
+                wait = {"wait": f"{round(timeout * 1000)}ms"}
+                connection.execute(text("SELECT set_config('lock_timeout', :wait, true)"), wait)
+                self.begin_migration(connection)
+            yield
+
+    def begin_migration(self, connection: Connection) -> None:
+        """Wait for the other migrations, and only then let anyone look what is to be done."""
+        connection.execute(
+            text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": self.MIGRATION_LOCK}
+        )
+        schema = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
+        if schema is not None and not inspect(connection).has_schema(schema):
+            connection.execute(CreateSchema(schema))
+
+    def check_cascades(self, connection: Connection) -> None:
+        """Nothing: no table is rebuilt here."""
+
+    def join(self, connection: Connection) -> None:
+        """The savepoint that follows begins what has not begun."""
+
+    def is_autocommit(self, connection: Connection) -> bool:
+        """Whether the driver was told to commit by itself."""
+        return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
+
+    def is_stale(self, connection: Connection) -> bool:
+        """Whether the server sent something that nobody asked for, as it does when it says good-
+        bye.
+        """
+        driver: Any = connection.connection.driver_connection
+        if hasattr(driver, "is_closed"):  # asyncpg, which reads its socket all the time
+            return bool(driver.is_closed())
+        if driver.closed:
+            return True
+        poll = polling.poll()
+        poll.register(driver.fileno(), polling.POLLIN)
+        return bool(poll.poll(0))
+
+    def is_in_memory(self, url: URL) -> bool:  # noqa: ARG002
+        """Never."""
+        return False
+
+    def spoils(self, error: BaseException) -> bool:
+        """After one about a prepared statement, by a DISCARD ALL or a pooler; and where the call
+        was cancelled: what the server is asked to give up then may be over, and the next statement
+        be hit.
+        """
+        return not isinstance(error, Exception) or (
+            getattr(error, "sqlstate", None) in self._FORGOTTEN
+        )
+
+    def append(
+        self, connection: Connection, session: Parameters, row: Row, expected: int | None
+    ) -> int | None:
+        """One statement."""
+        values = values_of(session, row) | {"expected": expected}
+        written = self._append[row.key is not None, expected is not None].fetch(connection, values)
+        return int(written[0][0]) if written else None
+
+    def extend(
+        self, connection: Connection, session: Parameters, rows: Sequence[Row], expected: int | None
+    ) -> int | None:
+        """One statement."""
+        stamps = [row.recorded_at for row in rows]
+        values = {
+            **session,
+            "expected": expected,
+            "count": len(rows),
+            "recorded_at": max((stamp for stamp in stamps if stamp), default=""),
+            "types": [row.type for row in rows],
+            "keys": [row.key for row in rows],
+            "stamps": stamps,
+            "counts": [len(row.attachments) for row in rows],
+            "payloads": [row.payload for row in rows],
+        }
+        written = self._extend[expected is not None].fetch(connection, values)
+        return max(int(position) for (position,) in written) if written else None
+
+    _FORGOTTEN: ClassVar = dict.fromkeys(
+        ("26000", "42P05"),
+        "the server lost or mixed up prepared statements: behind a pooler, add "
+        "?prepare_threshold=none to the URL",
+    )
+    _AGAIN: ClassVar = {"40001": "serialization failure", "40P01": "deadlock", **_FORGOTTEN}
+    _SCHEMA: ClassVar = {
+        "3F000": "the schema doesn't exist, or the search_path names none that does",
+        **dict.fromkeys(
+            ("42P01", "42703"),
+            "the database doesn't have the tables that this version needs: "
+            "run `turnkeep db upgrade` or call the store's upgrade()",
+        ),
+    }
+    _UNAVAILABLE: ClassVar = {
+        "42501": "the role lacks a right that this needs",
+        **dict.fromkeys(("55P03", "57014"), "waited too long for a lock, or was cancelled"),
+        **dict.fromkeys(
+            ("08", "25", "28", "3D", "53", "54", "57", "58"), "the database refuses to serve"
+        ),
+    }
+
+    def translate(self, error: BaseException) -> Exception:
+        """By SQLSTATE, of which the first two signs are its class."""
+        cause: Any = getattr(error, "orig", None) or error
+        state = getattr(cause, "sqlstate", None)
+        if state is None:
+            # No SQLSTATE: the driver lost the connection or got none. Its text may quote the URL.
+            reason = (
+                "the server can't be reached, or refused the user, the password or the database"
+            )
+            return Unavailable(f"{reason} ({type(cause).__name__})")
+        if state in self._AGAIN:
+            return Again(f"{self._AGAIN[state]} (SQLSTATE {state})")
+        if state == "23505" and _constraint(cause) == "turnkeep_entries_key":
+            return Again("another append has the same idempotency key (SQLSTATE 23505)")
+        if state in self._SCHEMA:
+            return SchemaError(f"{self._SCHEMA[state]} (SQLSTATE {state})")
+        reason = self._UNAVAILABLE.get(state) or self._UNAVAILABLE.get(state[:2], "")
+        if reason:
+            return Unavailable(f"{reason} (SQLSTATE {state})")
+        return TurnkeepError(f"the database refused a statement (SQLSTATE {state})")
+
+
+def _threshold(given: object) -> int | None:
+    """An argument of psycopg's own, which takes no text."""
+    if isinstance(given, str) and given.isascii() and given.isdigit():
+        return int(given)
+    if isinstance(given, str) and given.lower() == "none":
+        return None
+    raise InvalidArgument("url", "has a prepare_threshold that is neither a number nor none")
+
+
+def _check_options(names: Iterable[str]) -> None:
+    """Hold the names of a URL's options to those that libpq knows."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import make_conninfo
+
+    try:
+        make_conninfo(**dict.fromkeys(names, "1"))
+    except (ProgrammingError, TypeError):
+        known = False
+    else:
+        known = True
+    if not known:
+        raise InvalidArgument("url", "has an option that psycopg doesn't know")
+
+
+def _constraint(error: Any) -> str | None:
+    """The name of the constraint that *error* broke: psycopg says it in its diagnostics, asyncpg on
+    the error.
+    """
+    diagnostics = getattr(error, "diag", None) or error.__cause__ or error
+    name: str | None = getattr(diagnostics, "constraint_name", None)
+    return name

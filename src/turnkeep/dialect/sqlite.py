@@ -1,0 +1,368 @@
+"""SQLite: it takes its one write lock first, and needs no cleverness after that.
+
+A transaction that reads and then writes fails at once when another process wrote in between,
+whatever the timeout: so a write is `BEGIN IMMEDIATE`. Transactions are begun and ended by
+statements of our own, since neither the driver's way of doing so nor a host's listeners can be
+known.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, ClassVar
+
+from sqlalchemy import URL, Connection, Engine, bindparam, event, func, select, update
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool, StaticPool
+from sqlalchemy.types import BigInteger, Text
+
+from turnkeep.dialect import statements
+from turnkeep.dialect.base import Again, Mode, Parameters, Row
+from turnkeep.dialect.statements import (
+    IN_SESSION,
+    INSERT_ENTRY,
+    RECORDED_AT,
+    advances,
+    values_of,
+)
+from turnkeep.errors import InvalidArgument, SchemaError, TurnkeepError, Unavailable
+from turnkeep.prepared import Prepared
+from turnkeep.tables import metadata, sessions, utc_text
+
+_log = logging.getLogger("turnkeep")
+
+NOW = bindparam("now", type_=Text)
+_ANY_SESSION = select(sessions.c.id).limit(1)
+
+_ARGUMENTS = {
+    "cached_statements",
+    "check_same_thread",
+    "detect_types",
+    "isolation_level",
+    "timeout",
+    "uri",
+}
+"""What SQLAlchemy hands from a URL to the driver; more are SQLite's own, in a file URI."""
+
+_UNUSABLE = {
+    sqlite3.SQLITE_CANTOPEN: "the file can't be opened: is it one, in a folder that is there?",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_NOTADB: "the file is no SQLite database",
+    sqlite3.SQLITE_READONLY: "the database may only be read",
+}
+
+
+@compiles(statements.Lines, "sqlite")
+def _lines(element: Any, compiler: Any, **options: Any) -> str:
+    data, text = (compiler.process(column, **options) for column in element.clauses)
+    return f"group_concat(hex({data}) || {text}, char(10))"
+
+
+@compiles(statements.Instant, "sqlite")
+def _instant(element: Any, compiler: Any, **options: Any) -> str:
+    return str(compiler.process(element.clauses, **options))
+
+
+class Sqlite:
+    """SQLite 3.35 and newer."""
+
+    migrates: ClassVar[bool] = True
+    drivers: ClassVar[AbstractSet[str]] = {"pysqlite", "aiosqlite"}
+
+    _append: ClassVar = {flags: Prepared(s) for flags, s in advances(func.max, NOW).items()}
+    new_session: ClassVar[Prepared] = statements.new_session(sqlite.insert, NOW)
+    new_blob: ClassVar[Prepared] = statements.new_blob(sqlite.insert)
+    _state = Prepared(
+        select(sessions.c.last_position, sessions.c.last_recorded_at).where(*IN_SESSION)
+    )
+    _move = Prepared(
+        update(sessions)
+        .where(*IN_SESSION)
+        .values(
+            last_position=bindparam("position", type_=BigInteger),
+            updated_at=func.max(sessions.c.updated_at, NOW),
+            last_recorded_at=RECORDED_AT,
+        )
+    )
+
+    def options(self, mode: Mode) -> dict[str, Any]:  # noqa: ARG002
+        """None: transactions are begun by statements of our own."""
+        return {}
+
+    def check_schema(self, schema: str | None) -> None:
+        """SQLite has none."""
+        if schema is not None:
+            raise InvalidArgument("schema", "SQLite has no schemas: leave it out")
+
+    def engine_options(self, url: URL, timeout: float) -> dict[str, Any]:
+        """A pool, which for a database in memory is one connection: each has a database of its own
+        there.
+        """
+        query = url.query
+        if "uri" not in query and {*query} - _ARGUMENTS:
+            raise InvalidArgument(
+                "url", "has an option that the driver of SQLite doesn't know, unless uri=true too"
+            )
+        is_async = url.get_driver_name() == "aiosqlite"
+        options: dict[str, Any] = {"pool_timeout": timeout}
+        if not self.is_in_memory(url):
+            options["poolclass"] = AsyncAdaptedQueuePool if is_async else QueuePool
+        elif is_async:
+            # Its queue would belong to one event loop, and the next one find an empty database.
+            options = {"poolclass": StaticPool}
+        else:
+            options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
+        wait = {} if "timeout" in query else {"timeout": timeout}
+        return options | {
+            "isolation_level": "AUTOCOMMIT",
+            "connect_args": {**wait, "check_same_thread": False},
+        }
+
+    def configure(self, engine: Engine, timeout: float) -> None:
+        """Write-ahead log, so that readers and the writer don't wait for each other; no commit is
+        lost in a power cut.
+        """
+
+        @event.listens_for(engine, "connect")
+        def set_up(connection: Any, _: object) -> None:
+            cursor = connection.cursor()
+            try:
+                _set_wal(cursor, timeout, partial(_sleep, connection))
+                cursor.execute("PRAGMA synchronous = FULL")
+                cursor.execute("PRAGMA foreign_keys = ON")
+            finally:
+                cursor.close()
+
+    @contextmanager
+    def transaction(  # the engine's own timeout is how long one waits for the lock
+        self,
+        connection: Connection,
+        mode: Mode,
+        timeout: float,  # noqa: ARG002
+    ) -> Iterator[None]:
+        """By statements of ours."""
+        if _in_transaction(connection) and not _is_never_outside(connection):
+            # What SQLAlchemy does for a database in memory: ours would end what the host began.
+            raise Unavailable(
+                "the pool's only connection is in a transaction of the host's: join it by using()"
+            )
+        if mode is Mode.READ:
+            yield
+            return
+        with connection.begin():
+            if _in_transaction(connection):  # a listener of the host's began one, of its own kind
+                _run(connection, "ROLLBACK")
+            try:
+                with self._no_cascade(connection) if mode is Mode.MIGRATION else nullcontext():
+                    _run(connection, "BEGIN" if mode is Mode.SNAPSHOT else "BEGIN IMMEDIATE")
+                    try:
+                        yield
+                        if mode is Mode.MIGRATION:
+                            _check_foreign_keys(connection)
+                        _run(connection, "COMMIT")
+                    except BaseException:
+                        if _in_transaction(connection):
+                            _run(connection, "ROLLBACK")
+                        raise
+            finally:
+                if _is_never_outside(connection):
+                    _run(connection, "BEGIN")  # for the driver to end
+
+    @contextmanager
+    def _no_cascade(self, connection: Connection) -> Iterator[None]:
+        """Foreign keys off, which SQLite allows between transactions only.
+
+        Rebuilding a table drops the old one, which would delete all that hangs on it.
+        """
+        before = _run(connection, "PRAGMA foreign_keys")[0][0]
+        _run(connection, "PRAGMA foreign_keys = OFF")
+        try:
+            yield
+        finally:
+            _run(connection, f"PRAGMA foreign_keys = {before}")
+
+    def begin_migration(self, connection: Connection) -> None:
+        """Take the write lock: left to itself, the driver would commit each table as it is made.
+
+        In AUTOCOMMIT there is no commit that would end what is begun here.
+        """
+        if not _is_autocommit(connection):
+            self.join(connection)
+
+    def check_cascades(self, connection: Connection) -> None:
+        """Only a host's connection can have foreign keys on here: ours has them off by now."""
+        if _run(connection, "PRAGMA foreign_keys")[0][0] and connection.execute(_ANY_SESSION).all():
+            raise SchemaError(
+                "foreign keys are enforced on this connection, and a table that is rebuilt would "
+                "lose what hangs on it: run PRAGMA foreign_keys = OFF before the migration begins"
+            )
+
+    def join(self, connection: Connection) -> None:
+        """Begin what the driver has put off till the first write.
+
+        A savepoint outside a transaction would be one itself, and its release a commit.
+        """
+        if not connection.in_transaction():
+            connection.begin()
+        if not _in_transaction(connection):
+            if _is_autocommit(connection):
+                # What the app wrote before this is committed, and would not share the fate of ours.
+                raise InvalidArgument(
+                    "connection", "is in AUTOCOMMIT: it has no transaction to join"
+                )
+            _run(connection, "BEGIN IMMEDIATE")
+
+    def is_autocommit(self, connection: Connection) -> bool:  # noqa: ARG002
+        """Not to be told before the first write: a host may begin transactions by listeners."""
+        return False
+
+    def is_stale(self, connection: Connection) -> bool:  # noqa: ARG002
+        """Never: there is no server."""
+        return False
+
+    def is_in_memory(self, url: URL) -> bool:
+        """By its name, or the mode that a file URI asks for."""
+        name = url.database or ":memory:"
+        return (
+            name == "file:"
+            or ":memory:" in name
+            or "mode=memory" in name
+            or url.query.get("mode") == "memory"
+        )
+
+    def spoils(self, error: BaseException) -> bool:  # noqa: ARG002
+        """Never."""
+        return False
+
+    def append(
+        self, connection: Connection, session: Parameters, row: Row, expected: int | None
+    ) -> int | None:
+        """One update and one insert under the write lock."""
+        values = values_of(session, row) | {"expected": expected, "now": _now()}
+        moved = self._append[row.key is not None, expected is not None].fetch(connection, values)
+        if not moved:
+            return None
+        position, latest = moved[0]
+        stamp = None if row.recorded_at is None else latest
+        INSERT_ENTRY.fetch(connection, values | {"position": position, "recorded_at": stamp})
+        return int(position)
+
+    def extend(
+        self, connection: Connection, session: Parameters, rows: Sequence[Row], expected: int | None
+    ) -> int | None:
+        """A look, an update and the inserts under the write lock."""
+        state = self._state.fetch(connection, session)
+        if not state or expected not in (None, state[0][0]):
+            return None
+        position, floor = state[0]
+        values = []
+        for place, row in enumerate(rows, start=position + 1):
+            if row.recorded_at is not None:
+                floor = max(floor, row.recorded_at)
+                row = row._replace(recorded_at=floor)  # noqa: PLW2901
+            values.append(values_of(session, row) | {"position": place})
+        last = position + len(rows)
+        self._move.fetch(
+            connection, {**session, "position": last, "recorded_at": floor, "now": _now()}
+        )
+        INSERT_ENTRY.run_many(connection, values)
+        return int(last)
+
+    def translate(self, error: BaseException) -> Exception:
+        """By SQLite's result codes."""
+        cause = getattr(error, "orig", None) or error
+        code = getattr(cause, "sqlite_errorcode", None)
+        name = getattr(cause, "sqlite_errorname", None) or type(cause).__name__
+        primary = code & 0xFF if isinstance(code, int) else None
+        if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
+            return Unavailable("another wrote since this transaction began to read: begin it anew")
+        if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return Again(f"the database is locked by another ({name})", locked=True)
+        if primary == sqlite3.SQLITE_ERROR and str(cause).startswith("no such "):
+            return SchemaError(
+                "the database doesn't have the tables that this version needs: "
+                "run `turnkeep db upgrade` or call the store's upgrade()"
+            )
+        if primary in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH):
+            return TurnkeepError(f"the database refused a statement ({name})")
+        reason = _UNUSABLE.get(primary or 0, "the database can't be used")
+        return Unavailable(f"{reason} ({name})")
+
+
+def _set_wal(cursor: Any, timeout: float, sleep: Callable[[float], None]) -> None:
+    """Switch the file to the write-ahead log, where it isn't: the switch needs the file alone, and
+    ignores the timeout.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode")
+            if cursor.fetchone()[0] in ("wal", "memory"):
+                return
+            cursor.execute("PRAGMA journal_mode = WAL")
+            if cursor.fetchone()[0] != "wal":
+                _log.warning(
+                    "SQLite keeps a rollback journal here: readers and writers wait for each other"
+                )
+            return
+        except sqlite3.OperationalError as error:
+            code = error.sqlite_errorcode & 0xFF
+            if code == sqlite3.SQLITE_READONLY:  # then there is nobody to wait for either
+                return
+            if code != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        sleep(0.01)
+
+
+def _sleep(connection: Any, seconds: float) -> None:
+    """Wait as the *connection* does, which an async driver's does without holding up the loop."""
+    if hasattr(connection, "run_async"):
+        connection.run_async(lambda _: asyncio.sleep(seconds))
+    else:
+        time.sleep(seconds)
+
+
+def _check_foreign_keys(connection: Connection) -> None:
+    there = {name for (name,) in _run(connection, "SELECT name FROM sqlite_master")}
+    for table in there & {*metadata.tables}:
+        if _run(connection, f"PRAGMA foreign_key_check({table})"):
+            raise SchemaError(f"the migration would leave rows of {table} without what they name")
+
+
+def _now() -> str:
+    return utc_text(datetime.now(UTC))
+
+
+def _in_transaction(connection: Connection) -> bool:
+    """Whether the driver is in a transaction, which SQLAlchemy's connection can't tell."""
+    driver: Any = connection.connection.driver_connection
+    return bool(driver.in_transaction)
+
+
+def _is_autocommit(connection: Connection) -> bool:
+    """Whether the driver was told to begin nothing by itself."""
+    driver: Any = connection.connection.driver_connection
+    return driver.isolation_level is None or getattr(driver, "autocommit", None) is True
+
+
+def _is_never_outside(connection: Connection) -> bool:
+    """Whether the driver begins a transaction when it ends one, as Python 3.12 can be told to."""
+    driver: Any = connection.connection.driver_connection
+    return getattr(driver, "autocommit", None) is False
+
+
+def _run(connection: Connection, statement: str) -> list[Any]:
+    """Run a statement past SQLAlchemy, which would begin a transaction first."""
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(statement)
+        return list(cursor.fetchall()) if cursor.description else []
+    finally:
+        cursor.close()

@@ -1,0 +1,112 @@
+"""The statements that both databases have, but for the names of two functions and the way to spell
+an insert.
+"""
+
+from datetime import datetime
+from itertools import product
+from typing import Any
+
+from sqlalchemy import ColumnElement, bindparam, exists, func, insert, literal_column, update
+from sqlalchemy.sql.dml import Update
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import BigInteger, Integer, Text
+
+from turnkeep.dialect.base import Parameters, Row
+from turnkeep.prepared import Prepared
+from turnkeep.tables import Utc, blobs, entries, sessions
+
+
+class Instant(FunctionElement[datetime]):
+    """A column of the type Utc as text, since the driver of Postgres can't read what a server, or a
+    role, with another DateStyle than ISO writes.
+    """
+
+    inherit_cache = True
+    type = Utc()
+
+
+class Lines(FunctionElement[str]):
+    """An aggregate of a column of bytes and one of texts: a line of hex digits and text for each
+    row.
+    """
+
+    type = Text()
+    inherit_cache = True
+
+
+NS, SID, KEY = (bindparam(name, type_=Text) for name in ("ns", "sid", "key"))
+RECORDED_AT = bindparam("recorded_at", type_=Text)
+EXPECTED = bindparam("expected", type_=BigInteger)
+ONE: ColumnElement[int] = literal_column("1")
+NONE_YET: ColumnElement[str] = literal_column("''")
+
+IN_SESSION = (sessions.c.namespace == NS, sessions.c.id == SID)
+KEY_IS_KNOWN = exists().where(
+    entries.c.namespace == NS, entries.c.session_id == SID, entries.c.idempotency_key == KEY
+)
+COLUMNS = [column.name for column in entries.columns]
+
+
+def advance(greatest: Any, now: ColumnElement[Any], *, keyed: bool, expected: bool) -> Update:
+    """Take the session's next position, and with it the lock that puts its writers in order."""
+    statement = update(sessions).where(*IN_SESSION)
+    if keyed:
+        statement = statement.where(~KEY_IS_KNOWN)
+    if expected:
+        statement = statement.where(sessions.c.last_position == EXPECTED)
+    return statement.values(
+        last_position=sessions.c.last_position + ONE,
+        updated_at=greatest(sessions.c.updated_at, now),
+        last_recorded_at=greatest(
+            sessions.c.last_recorded_at, func.coalesce(RECORDED_AT, NONE_YET)
+        ),
+    ).returning(sessions.c.last_position, sessions.c.last_recorded_at)
+
+
+def advances(greatest: Any, now: ColumnElement[Any]) -> dict[tuple[bool, bool], Update]:
+    """`advance` with and without a key and an expected position."""
+    return {
+        (keyed, expected): advance(greatest, now, keyed=keyed, expected=expected)
+        for keyed, expected in product((False, True), repeat=2)
+    }
+
+
+def new_session(insert_into: Any, now: ColumnElement[Any]) -> Prepared:
+    """Insert a session's row unless there is one."""
+    given = {c.name: bindparam(c.name, type_=c.type) for c in sessions.columns}
+    row = given | {"namespace": NS, "id": SID, "updated_at": now}
+    statement = insert_into(sessions).values(row)
+    return Prepared(statement.on_conflict_do_nothing().returning(sessions.c.id))
+
+
+def new_blob(insert_into: Any) -> Prepared:
+    """Insert a blob unless its digest is there."""
+    given = {c.name: bindparam(c.name, type_=c.type) for c in blobs.columns} | {"namespace": NS}
+    statement = insert_into(blobs).values(given)
+    return Prepared(statement.on_conflict_do_nothing().returning(blobs.c.digest), binary=["data"])
+
+
+INSERT_ENTRY = Prepared(
+    insert(entries).values(
+        namespace=NS,
+        session_id=SID,
+        position=bindparam("position", type_=BigInteger),
+        type=bindparam("type", type_=Text),
+        idempotency_key=KEY,
+        recorded_at=RECORDED_AT,
+        attachments=bindparam("attachments", type_=Integer),
+        payload=bindparam("payload", type_=Text),
+    )
+)
+
+
+def values_of(session: Parameters, row: Row) -> dict[str, object]:
+    """The parameters of a statement that writes *row*, but for its position."""
+    return {
+        **session,
+        "type": row.type,
+        "key": row.key,
+        "recorded_at": row.recorded_at,
+        "attachments": len(row.attachments),
+        "payload": row.payload,
+    }
