@@ -1,0 +1,83 @@
+"""Agent conversations in SQL: every turn, tool call and attachment, in the database that the app
+already runs.
+"""
+
+from turnkeep.async_store import AsyncSQLStore
+from turnkeep.calls import AttachmentInfo, Page
+from turnkeep.engine import default_url
+from turnkeep.entries import (
+    Entry,
+    Header,
+    MessageEntry,
+    ModelEntry,
+    ReasoningEntry,
+    SkillEntry,
+    UnknownEntry,
+)
+from turnkeep.errors import (
+    Conflict,
+    Corrupt,
+    HistoryError,
+    InvalidArgument,
+    InvalidEntry,
+    SchemaError,
+    SessionExists,
+    TurnkeepError,
+    Unavailable,
+    UnknownSession,
+)
+from turnkeep.history import Attachment, History, Message, Thinking, Tokens, ToolCall
+from turnkeep.jsonl import JSONLStore
+from turnkeep.loader import AsyncLoader, Loader
+from turnkeep.protocols import AsyncStore, Store
+from turnkeep.rows import Limits
+from turnkeep.session import AsyncSession, Session
+from turnkeep.snapshot import Snapshot
+from turnkeep.store import SQLStore
+from turnkeep.tracing import Step, Turn, trace
+from turnkeep.transcript import export_history, import_history
+
+__all__ = [
+    "AsyncLoader",
+    "AsyncSQLStore",
+    "AsyncSession",
+    "AsyncStore",
+    "Attachment",
+    "AttachmentInfo",
+    "Conflict",
+    "Corrupt",
+    "Entry",
+    "Header",
+    "History",
+    "HistoryError",
+    "InvalidArgument",
+    "InvalidEntry",
+    "JSONLStore",
+    "Limits",
+    "Loader",
+    "Message",
+    "MessageEntry",
+    "ModelEntry",
+    "Page",
+    "ReasoningEntry",
+    "SQLStore",
+    "SchemaError",
+    "Session",
+    "SessionExists",
+    "SkillEntry",
+    "Snapshot",
+    "Step",
+    "Store",
+    "Thinking",
+    "Tokens",
+    "ToolCall",
+    "Turn",
+    "TurnkeepError",
+    "Unavailable",
+    "UnknownEntry",
+    "UnknownSession",
+    "default_url",
+    "export_history",
+    "import_history",
+    "trace",
+]

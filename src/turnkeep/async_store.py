@@ -1,0 +1,317 @@
+"""The async store: SQLStore's methods, awaited. What they do is in `calls`, said once for both; how
+they run on an event loop, in `async_database`.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
+
+from sqlalchemy import URL
+from sqlalchemy.util import greenlet_spawn
+
+from turnkeep import calls
+from turnkeep.async_database import AsyncDatabase
+from turnkeep.calls import AttachmentInfo, Call, Page, Scope
+from turnkeep.database import Joined, Runner
+from turnkeep.engine import open_async_engine
+from turnkeep.entries import Entry, Header
+from turnkeep.errors import InvalidArgument
+from turnkeep.folder import Dir
+from turnkeep.folder_calls import Progress, export_folder, import_folder
+from turnkeep.history import History
+from turnkeep.plans import drive
+from turnkeep.protocols import Entries, Headers
+from turnkeep.rows import Limits
+
+if TYPE_CHECKING:  # importing it needs greenlet, and takes long
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+T = TypeVar("T")
+
+Attachments: TypeAlias = list[AttachmentInfo]
+Lossy: TypeAlias = list[str]
+
+
+class AsyncSQLStore:
+    """Sessions in SQLite or Postgres, for asyncio: `SQLStore` with its methods awaited.
+
+    A URL means psycopg's async driver or aiosqlite; `postgresql+asyncpg://` is asyncpg. An
+    AsyncEngine is borrowed. Cancelling a call leaves the pool whole, and its write entirely there
+    or not at all; which of the two may show a moment later.
+
+    A store is used on one event loop at a time. That which it opened by URL ends its connections
+    with the loop, and goes on in the next one.
+
+    ```python
+    async with AsyncSQLStore("sqlite:///chats.db") as store:
+        await store.append("s1", header)
+        entries = await store.read("s1")
+    ```
+
+    Args:
+        url_or_engine: a SQLAlchemy URL, or its text, or an AsyncEngine.
+        namespace: as for `SQLStore`, as all that follow.
+        schema:
+        migrate:
+        timeout:
+        limits:
+    """
+
+    def __init__(
+        self,
+        url_or_engine: "str | URL | AsyncEngine",
+        *,
+        namespace: str = "",
+        schema: str | None = None,
+        migrate: bool | None = None,
+        timeout: float = 30.0,
+        limits: Limits = Limits(),  # noqa: B008 (frozen)
+    ) -> None:
+        scope = Scope(namespace, limits)
+        given = getattr(url_or_engine, "sync_engine", None)
+        if given is None:
+            engine = open_async_engine(cast("str | URL", url_or_engine), timeout=timeout)
+        self._database = AsyncDatabase(
+            given or engine.sync_engine,
+            is_owned=given is None,
+            schema=schema,
+            migrate=migrate,
+            timeout=timeout,
+        )
+        self._scope = scope
+        self._joined: Joined | None = None
+
+    async def append(
+        self,
+        id: str,
+        entry: Entry,
+        *,
+        idempotency_key: str | None = None,
+        expected_position: int | None = None,
+    ) -> int:
+        """As `SQLStore.append`."""
+        return await self._run(
+            calls.append(self._scope, id, entry, idempotency_key, expected_position)
+        )
+
+    async def extend(
+        self,
+        id: str,
+        entries: Iterable[Entry],
+        *,
+        idempotency_keys: Sequence[str | None] | None = None,
+        expected_position: int | None = None,
+    ) -> int:
+        """As `SQLStore.extend`."""
+        return await self._run(
+            calls.extend(self._scope, id, entries, idempotency_keys, expected_position)
+        )
+
+    async def read(self, id: str, *, attachments: bool = True) -> Entries:
+        """As `SQLStore.read`."""
+        return await self._run(calls.read(self._scope, id, attachments=attachments))
+
+    async def page(
+        self,
+        id: str,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        limit: int = 500,
+        attachments: bool = True,
+    ) -> Page:
+        """As `SQLStore.page`."""
+        return await self._run(
+            calls.page(self._scope, id, after, before, limit, attachments=attachments)
+        )
+
+    async def tail(self, id: str, count: int, *, attachments: bool = True) -> Entries:
+        """As `SQLStore.tail`."""
+        return await self._run(calls.tail(self._scope, id, count, attachments=attachments))
+
+    async def get(self, id: str) -> Header | None:
+        """As `SQLStore.get`."""
+        return await self._run(calls.get(self._scope, id))
+
+    async def list(
+        self, cwd: str | None = None, *, limit: int | None = None, before: Header | None = None
+    ) -> Headers:
+        """As `SQLStore.list`."""
+        return await self._run(calls.list_sessions(self._scope, cwd, limit, before))
+
+    async def delete(self, id: str) -> bool:
+        """As `SQLStore.delete`."""
+        return await self._run(calls.delete(self._scope, id))
+
+    async def attachments(self, id: str) -> Attachments:
+        """As `SQLStore.attachments`."""
+        return await self._run(calls.list_attachments(self._scope, id))
+
+    async def export_history(self, id: str, *, lossy: Lossy | None = None) -> History:
+        """As `SQLStore.export_history`."""
+        return await self._run(calls.export_history(self._scope, id, lossy))
+
+    async def import_history(
+        self,
+        history: History,
+        *,
+        cwd: str,
+        id: str | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        created_at: str | None = None,
+        recorded_at: str | None = None,
+        replace: bool = False,
+    ) -> str:
+        """As `SQLStore.import_history`."""
+        call = calls.import_history(
+            self._scope,
+            history,
+            cwd=cwd,
+            id=id,
+            model=model,
+            title=title,
+            created_at=created_at,
+            recorded_at=recorded_at,
+            replace=replace,
+        )
+        return await self._run(call)
+
+    async def export_folder(
+        self, id: str, dir: Dir, *, lossy: Lossy | None = None, progress: Progress | None = None
+    ) -> Path:
+        """As `SQLStore.export_folder`, in a thread, where *progress* is called too."""
+
+        def export(runner: Runner) -> Path:
+            with closing(export_folder(self._scope, id, dir, lossy, progress)) as plan:
+                return drive(plan, runner)
+
+        return await self._aside(export)
+
+    async def import_folder(
+        self,
+        dir: Dir,
+        *,
+        cwd: str,
+        id: str | None = None,
+        model: str | None = None,
+        title: str | None = None,
+        created_at: str | None = None,
+        recorded_at: str | None = None,
+        replace: bool = False,
+        progress: Progress | None = None,
+    ) -> str:
+        """As `SQLStore.import_folder`; the check is done in a thread, where it calls *progress*."""
+
+        def make(runner: Runner) -> str:
+            call = import_folder(
+                self._scope,
+                dir,
+                cwd=cwd,
+                id=id,
+                model=model,
+                title=title,
+                created_at=created_at,
+                recorded_at=recorded_at,
+                replace=replace,
+                progress=progress,
+            )
+            return runner.run(call)
+
+        return await self._aside(make)
+
+    def with_namespace(self, namespace: str) -> "AsyncSQLStore":
+        """As `SQLStore.with_namespace`; not awaited."""
+        return self._like(Scope(namespace, self._scope.limits), self._joined)
+
+    def using(self, connection: "AsyncConnection") -> "AsyncSQLStore":
+        """As `SQLStore.using`, with an AsyncConnection; not awaited.
+
+        A call runs in the caller's own task there: cancelling it ends what the app's transaction
+        was doing, and may cost it its connection.
+        """
+        given = getattr(connection, "sync_connection", None)
+        if given is None:
+            raise InvalidArgument(
+                "connection",
+                "is a SQLAlchemy AsyncConnection that has begun: `async with engine.connect()`; "
+                "of an ORM AsyncSession, `await session.connection()`",
+            )
+        return self._like(self._scope, Joined(self._database, given))
+
+    async def upgrade(self) -> None:
+        """As `SQLStore.upgrade`."""
+        await self._database.spawn(self._database.upgrade)
+
+    async def revision(self) -> str | None:
+        """As `SQLStore.revision`."""
+        return await self._database.spawn(self._database.revision)
+
+    async def check(self) -> None:
+        """As `SQLStore.check`."""
+        await self._database.spawn(self._database.check_schema)
+
+    async def close(self) -> None:
+        """As `SQLStore.close`, when all calls have ended."""
+        if self._joined is None:
+            await self._database.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        name = self._database.engine.dialect.name
+        return f"<{type(self).__name__} on {name}, namespace {self._scope.namespace!r}>"
+
+    async def _run(self, call: Call[T]) -> T:
+        if self._joined is None:
+            return await self._database.spawn(self._database.run, call)
+        return await greenlet_spawn(self._joined.run, call)
+
+    async def _aside(self, work: Callable[[Runner], T]) -> T:
+        """Do *work*, which reads or writes files, in a thread; the calls that it runs come here."""
+        runner = _FromThread(self._run)
+        try:
+            return await asyncio.to_thread(work, runner)
+        except asyncio.CancelledError:
+            runner.cancel()
+            raise
+
+    def _like(self, scope: Scope, joined: Joined | None) -> "AsyncSQLStore":
+        store = object.__new__(type(self))
+        store._database, store._scope, store._joined = self._database, scope, joined
+        return store
+
+
+class _FromThread:
+    """Runs calls on the event loop for a thread; when cancelled, the one at hand and no further."""
+
+    def __init__(self, run: Callable[[Call[Any]], Coroutine[Any, Any, Any]]) -> None:
+        self._run = run
+        self._loop = asyncio.get_running_loop()
+        self._running: Future[Any] | None = None
+        self._is_cancelled = False
+
+    def run(self, call: Call[T]) -> T:
+        self._running = asyncio.run_coroutine_threadsafe(self._run(call), self._loop)
+        if self._is_cancelled:
+            self._running.cancel()
+        found: T = self._running.result()
+        return found
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._running is not None:
+            self._running.cancel()

@@ -1,0 +1,65 @@
+"""The group `db`: the tables of a database, and their revision."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from turnkeep import schema as schemas
+from turnkeep.engine import default_url
+from turnkeep.errors import TurnkeepError
+from turnkeep.store import SQLStore
+
+
+@click.group()
+@click.option(
+    "--url",
+    envvar="TURNKEEP_URL",
+    show_envvar=True,
+    help="The database; without it a SQLite file in your data directory.",
+)
+@click.option("--schema", help="The Postgres schema of the tables.")
+@click.pass_context
+def db(context: click.Context, url: str | None, schema: str | None) -> None:
+    """The tables of a database: make them, look at them."""
+    with _in_one_line():
+        store = SQLStore(url or default_url(), schema=schema, migrate=False)
+    context.obj = store
+    context.call_on_close(store.close)
+
+
+@db.command()
+@click.pass_obj
+def upgrade(store: SQLStore) -> None:
+    """Make the tables, or bring them to this version's revision."""
+    with _in_one_line():
+        before = store.revision()
+        store.upgrade()
+        after = store.revision()
+    click.echo(f"at revision {after}, as before" if before == after else f"at revision {after}")
+
+
+@db.command()
+@click.pass_obj
+def current(store: SQLStore) -> None:
+    """Say which revision the tables are at."""
+    with _in_one_line():
+        click.echo(store.revision() or "no tables")
+
+
+@db.command()
+@click.pass_obj
+def check(store: SQLStore) -> None:
+    """Fail unless the tables are those of this version."""
+    with _in_one_line():
+        store.check()
+    click.echo(f"at revision {schemas.head()}, as this version needs")
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Say what went wrong without a traceback; our errors hold no password."""
+    try:
+        yield
+    except TurnkeepError as error:
+        raise click.ClickException(str(error)) from None

@@ -1,0 +1,383 @@
+"""The database behind one or more stores: its connections, its check at first use, and what becomes
+of errors.
+
+A store's method is one piece of work, a function of a Connection; `Database.run` gives it a
+connection in the right transaction, commits, and runs it again where the database undid it.
+`Joined.run` gives it the app's own connection, inside a savepoint. Both let only errors of ours
+out: a driver's quote values, and nothing of them stays in the chain.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Protocol, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
+
+from sqlalchemy import Connection, Engine, NullPool, Pool, QueuePool, StaticPool
+from sqlalchemy import exc as sa_exc
+
+from turnkeep.calls import Call
+from turnkeep.dialect import DIALECTS, Again, Dialect, Mode
+from turnkeep.errors import Corrupt, InvalidArgument, Unavailable
+
+T = TypeVar("T")
+
+TRIES = 10
+"""How often work is run that the database undoes again and again."""
+
+STALE = 20
+"""How many dead connections of a pool are passed over: after a restart of the server all of them
+are.
+"""
+
+
+class Runner(Protocol):
+    """What a store runs its calls on."""
+
+    def run(self, call: Call[T]) -> T:
+        """Do what *call* asks, and give what it makes of it."""
+
+
+class Database:
+    """An engine, owned or borrowed, and the schema that our tables lie in."""
+
+    # What knows Alembic is imported where it is first needed: that takes as long as all else here.
+
+    _is_async: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        is_owned: bool,
+        schema: str | None,
+        migrate: bool | None,
+        timeout: float,
+    ) -> None:
+        self.timeout = timeout
+        self.schema = schema
+        self.engine = engine
+        self._is_owned = is_owned
+        name, driver = self.engine.dialect.name, self.engine.dialect.driver
+        if name not in DIALECTS or driver not in DIALECTS[name].drivers:
+            raise InvalidArgument(
+                "engine",
+                f"{name}+{driver} is not supported: SQLite and, by psycopg 3, Postgres are",
+            )
+        if self.engine.dialect.is_async != self._is_async:
+            fault = "is no async one: SQLStore takes it"
+            if self.engine.dialect.is_async:
+                fault = "is an async one: AsyncSQLStore takes it"
+            raise InvalidArgument("engine", fault)
+        self.dialect: Dialect = DIALECTS[name]
+        self.dialect.check_schema(schema)
+        # Options of a connection: the engine's own stay as they are, and come first. On an engine
+        # made of it they would come before those that the host gave to it, and lose.
+        options = {} if schema is None else {"schema_translate_map": {None: schema}}
+        self._options = {mode: {**options, **self.dialect.options(mode)} for mode in Mode}
+        self.errors: tuple[type[Exception], ...] = (
+            sa_exc.DBAPIError,
+            sa_exc.TimeoutError,
+            self.engine.dialect.loaded_dbapi.Error,
+        )
+        self._migrates = self._is_owned and self.dialect.migrates if migrate is None else migrate
+        self._lock = threading.Lock()
+        self._is_ready = False
+        self._is_closed = False
+        self._left_pool: Pool | None = None
+        _databases.add(self)
+
+    def run(self, call: Call[T]) -> T:
+        """Do what *call* asks in a transaction, and commit; again from its start where the database
+        undid it.
+        """
+        if call.work is None:
+            return call.finish(None)
+        if not self._is_ready:
+            self._make_ready()
+        found = self._run(call.mode, call.work)
+        try:
+            return call.finish(found)
+        except Corrupt:
+            if call.mode is not Mode.READ:
+                raise
+        return call.finish(self._run(Mode.SNAPSHOT, call.work))
+
+    def upgrade(self) -> None:
+        """Bring the database to the revision of this version."""
+        from turnkeep import schema as schemas
+
+        schemas.refuse_in_migration()
+        self._run(Mode.MIGRATION, schemas.upgrade)
+        self._is_ready = True
+
+    def revision(self) -> str | None:
+        """The revision that the database is at, None where it has none of our tables."""
+        from turnkeep import schema as schemas
+
+        return self._run(Mode.READ, schemas.current)
+
+    def check_schema(self) -> None:
+        """Hold the database to this version, whatever was found before; never migrates."""
+        from turnkeep import schema as schemas
+
+        self._run(Mode.READ, schemas.check)
+
+    def check(self, connection: Connection) -> None:
+        """Hold the database that *connection* leads to to this version, once."""
+        if not self._is_ready:
+            from turnkeep import schema as schemas
+
+            schemas.check(connection)
+            self._is_ready = True
+
+    def close(self) -> None:
+        """End the connections of an owned engine; a borrowed one is left as it is."""
+        self._is_closed = True
+        self._end_connections()
+
+    def _end_connections(self) -> None:
+        if self._is_owned and self.engine.pool is not self._left_pool:
+            self.engine.dispose()
+
+    @property
+    def _owns_pool(self) -> bool:
+        """Whether its connections may be ended, and others take their place."""
+        return self._is_owned and not self.is_in_memory
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the data end with the connection."""
+        return self.dialect.is_in_memory(self.engine.url)
+
+    def translated(self, error: Exception) -> Exception:
+        """What *error*, one of SQLAlchemy's or the driver's, means to a caller."""
+        if isinstance(error, sa_exc.TimeoutError):
+            return Unavailable(f"no connection of the pool came free within {self.timeout:g} s")
+        return self.dialect.translate(error)
+
+    def _make_ready(self) -> None:
+        """Look once, for all threads, whether the tables are there, and see to it where that is
+        allowed.
+        """
+        from turnkeep import schema as schemas
+
+        with self._alone(self._lock):
+            if self._is_ready:
+                return
+            if self._migrates and self.revision() != schemas.head():
+                self.upgrade()
+            self._run(Mode.READ, self.check)
+
+    def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    @contextmanager
+    def _alone(self, lock: "threading.Lock | None") -> Iterator[None]:
+        """Hold *lock*, if there is one."""
+        while lock is not None and not lock.acquire(blocking=False):
+            self._sleep(0.002)  # in an event loop, who holds the lock may need this very thread
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _run(self, mode: Mode, work: Callable[[Connection], T]) -> T:
+        deadline = time.monotonic() + self.timeout
+        tries = 0
+        while True:
+            try:
+                return self._try(mode, work)
+            except Again as again:
+                tries += 1
+                spent = time.monotonic() >= deadline if again.locked else tries >= TRIES
+                failure = Unavailable(again.reason)
+            if spent:
+                raise failure
+            if mode is Mode.APPEND:
+                # By itself a statement runs at the isolation level that is the server's default,
+                # and above READ COMMITTED whoever waited for a lock has lost: now it says its own.
+                mode = Mode.WRITE
+            self._sleep(random.uniform(0.001, 0.002 * 2 ** min(tries, 5)))  # noqa: S311
+
+    def _try(self, mode: Mode, work: Callable[[Connection], T]) -> T:
+        try:
+            with (
+                self._alone(_turn(self.engine.pool)),
+                self._connection(mode) as connection,
+                self.dialect.transaction(connection, mode, self.timeout),
+            ):
+                return work(connection)
+        except self.errors as error:
+            failure = self.translated(error)
+        raise failure  # out here, so that the driver's error is no part of its chain
+
+    @contextmanager
+    def _connection(self, mode: Mode) -> Iterator[Connection]:
+        """A connection that is alive, as far as can be told without asking the server."""
+        if self._is_closed:
+            raise Unavailable("the store is closed")
+        if self.engine.pool is self._left_pool:
+            raise Unavailable(
+                "a database in memory stays with the process that made it, and this is a fork"
+                if self._is_owned
+                else "this process is a fork, and the engine's connections are its parent's: "
+                "call engine.dispose(close=False) first"
+            )
+        for _ in range(STALE):
+            with self._connect() as connection:
+                if self.dialect.is_stale(connection):
+                    connection.invalidate()
+                    continue
+                connection.execution_options(**self._options[mode])
+                try:
+                    yield connection
+                except BaseException as error:
+                    if self._is_spoilt(connection, error):
+                        connection.invalidate()  # it must not go back to the pool
+                    raise
+                return
+        raise Unavailable("the server ends every connection")
+
+    def _connect(self) -> Connection:
+        """A connection of the pool."""
+        try:
+            return self.engine.connect()
+        except TypeError:  # the drivers' answer to an option that they don't know
+            fault = "has an option that the driver doesn't know"
+            failure: Exception = InvalidArgument("url", fault)
+        except OSError as error:  # asyncpg's, of the network
+            failure = self.translated(error)
+        raise failure
+
+    def _is_spoilt(self, connection: Connection, error: BaseException) -> bool:
+        """Whether *error* leaves *connection* of no use: SQLAlchemy only looks after cursors of its
+        own.
+        """
+        cause = getattr(error, "orig", None) or error
+        if connection.invalidated:
+            return False
+        if not isinstance(cause, self.engine.dialect.loaded_dbapi.Error):
+            return self.dialect.spoils(cause)
+        raw = connection.connection.dbapi_connection
+        lost = self.engine.dialect.is_disconnect(cause, raw, None)
+        return lost or self.dialect.spoils(cause)
+
+    def _leave_parent(self) -> None:
+        """Have nothing more to do with the connections of the process that this one is a fork of:
+        what is sent on them, a goodbye too, would be taken for the parent's.
+        """
+        self._lock = threading.Lock()
+        pool = self.engine.pool
+        if self._owns_pool:
+            _left_pools.append(pool)
+            self.engine.dispose(close=False)
+        elif not isinstance(pool, NullPool) and not _is_empty(pool):
+            self._left_pool = pool
+
+
+_turns: WeakKeyDictionary[Pool, threading.Lock] = WeakKeyDictionary()
+
+
+def _turn(pool: Pool) -> "threading.Lock | None":
+    """What calls on *pool* wait for where it gives its one connection to several threads at once:
+    there they would end each other's transactions.
+    """
+    return _turns.setdefault(pool, threading.Lock()) if isinstance(pool, StaticPool) else None
+
+
+_databases: WeakSet[Database] = WeakSet()
+
+_left_pools: list[Pool] = []
+"""Those of a parent, kept, since drivers close what nobody keeps."""
+
+
+def _is_empty(pool: Pool) -> bool:
+    return isinstance(pool, QueuePool) and pool.checkedin() + pool.checkedout() == 0
+
+
+def _after_fork() -> None:
+    _turns.clear()
+    for database in list(_databases):
+        database._leave_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Joined:
+    """The app's own connection: what runs here is part of the app's transaction, which the app
+    commits or not.
+    """
+
+    def __init__(self, database: Database, connection: Connection) -> None:
+        if not isinstance(connection, Connection):
+            raise InvalidArgument(
+                "connection", "is a SQLAlchemy Connection; of an ORM Session, session.connection()"
+            )
+        if connection.closed:
+            raise InvalidArgument("connection", "is closed")
+        if connection.dialect.name != database.engine.dialect.name:
+            raise InvalidArgument(
+                "connection", "leads to another kind of database than the store's"
+            )
+        if not connection.invalidated and database.dialect.is_autocommit(connection):
+            raise InvalidArgument("connection", "is in AUTOCOMMIT: it has no transaction to join")
+        self._database = database
+        self._connection = connection
+
+    def run(self, call: Call[T]) -> T:
+        """Do what *call* asks; a write in a savepoint, so that the app's transaction stays usable
+        where it fails.
+        """
+        if call.work is None:
+            return call.finish(None)
+        found = self._run(call.mode, call.work)
+        try:
+            return call.finish(found)
+        except Corrupt:
+            if call.mode is not Mode.READ:
+                raise
+        return call.finish(self._run(call.mode, call.work))
+
+    def _run(self, mode: Mode, work: Callable[[Connection], T]) -> T:
+        for _ in range(TRIES):
+            try:
+                with self._schema():
+                    return self._try(mode, work)
+            except Again as again:
+                failure: Exception = again
+            except self._database.errors as error:
+                failure = self._database.translated(error)
+            except sa_exc.InvalidRequestError:
+                failure = Unavailable("the app's connection or its transaction has ended")
+            if not isinstance(failure, Again) or failure.locked:  # the driver waited for the lock
+                break
+        raise Unavailable(failure.reason) if isinstance(failure, Again) else failure
+
+    def _try(self, mode: Mode, work: Callable[[Connection], T]) -> T:
+        self._database.check(self._connection)
+        if mode in (Mode.READ, Mode.SNAPSHOT):
+            return work(self._connection)
+        self._database.dialect.join(self._connection)
+        with self._connection.begin_nested():
+            return work(self._connection)
+
+    @contextmanager
+    def _schema(self) -> Iterator[None]:
+        """Our schema for our statements: options stay with a connection, and the app's statements
+        are not ours.
+        """
+        if self._database.schema is None:
+            yield
+            return
+        before: Any = self._connection.get_execution_options().get("schema_translate_map")
+        self._connection.execution_options(schema_translate_map={None: self._database.schema})
+        try:
+            yield
+        finally:
+            self._connection.execution_options(schema_translate_map=before)

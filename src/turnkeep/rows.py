@@ -1,0 +1,186 @@
+"""Entries to rows and rows to entries, outside any transaction: what is wrong with an entry is said
+before one begins.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turnkeep import payload as json
+from turnkeep.dialect import Row
+from turnkeep.entries import Entry, Header, check_entry, from_row, key_fault, recorded_at
+from turnkeep.errors import Corrupt, InvalidArgument, InvalidEntry
+from turnkeep.lifting import Lifted, base64_text, lift, put_back
+from turnkeep.sql import Batch, Found, FoundRow
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large what is stored may be, in bytes."""
+
+    entry: int = 64 << 20
+    """An entry's JSON, without the attachments that are kept apart."""
+    attachment: int = 256 << 20
+    """One attachment."""
+
+
+def to_batch(
+    session: str,
+    entries: Sequence[Entry],
+    keys: Sequence[str | None] | None,
+    limits: Limits,
+) -> Batch:
+    """*entries* as they are written to *session*.
+
+    Raises:
+        InvalidArgument: the session's id or a key can't be one, or the keys don't go with the
+            entries.
+        InvalidEntry: an entry can't be stored, or not here; `$` is the entry, or `$[i]` one of
+            several.
+    """
+    if fault := key_fault(session):
+        raise InvalidArgument("id", fault)
+    keys = _checked_keys(keys, len(entries))
+    header: Header | None = None
+    rows: list[Row] = []
+    latest = ""
+    for i, entry in enumerate(entries):
+        place = "$" if len(entries) == 1 else f"$[{i}]"
+        check_entry(entry, place)
+        if isinstance(entry, Header):
+            if i > 0:
+                raise InvalidEntry(place, "a Header comes first, and once")
+            if entry.id != session:
+                raise InvalidEntry(f"{place}.id", f"is not the id of the session, {session!r}")
+            header = entry
+            _check_size(place, entry.payload, limits)
+            continue
+        stamp = recorded_at(entry)
+        if stamp is not None:
+            stamp = latest = max(latest, stamp)
+        row = to_row(entry, place, limits)
+        rows.append(row._replace(key=keys[i], recorded_at=stamp))
+    return Batch(header, keys[0] if header else None, rows)
+
+
+def to_row(entry: Entry, place: str, limits: Limits) -> Row:
+    """*entry*, which is no Header, as it is written; *place* is what errors call it.
+
+    Raises:
+        InvalidEntry: it is too large.
+    """
+    payload, attachments = lift(entry.payload)
+    _check_size(place, payload, limits)
+    check_attachments(attachments, place, limits)
+    return Row(entry.type, None, recorded_at(entry), payload, attachments)
+
+
+def check_attachments(attachments: Iterable[Lifted], place: str, limits: Limits) -> None:
+    """Nothing, if none of *attachments* is too large.
+
+    Raises:
+        InvalidEntry: one is.
+    """
+    for lifted in attachments:
+        if len(lifted.data) > limits.attachment:
+            raise InvalidEntry(
+                _dotted(lifted.path, place),
+                f"an attachment of {len(lifted.data)} bytes: the limit is {limits.attachment}",
+            )
+
+
+def from_rows(session: str, found: Found, *, data: bool) -> list[Entry]:
+    """The entries that *found* holds; without *data* the digest stands where the bytes of an
+    attachment were.
+
+    Raises:
+        Corrupt: a row is not what was written, or an attachment is not there or not as its digest
+            says.
+    """
+    texts = texts_of(found)
+    entries = []
+    for row in found.rows:
+        lifted = lifted_texts(session, row, texts, data=data)
+        try:
+            payload = put_back(row.payload, lifted) if lifted else row.payload
+            entries.append(from_row(row.type, row.recorded_at, payload))
+        except ValueError as error:
+            reason = error.reason if isinstance(error, InvalidEntry) else "can't be decoded"
+            raise Corrupt(session, row.position, "$", reason) from None
+    return entries
+
+
+def texts_of(found: Found) -> dict[bytes, str]:
+    """The base64 of the blobs that are what their digest says."""
+    return {
+        digest: base64_text(blob)
+        for digest, blob in found.blobs.items()
+        if hashlib.sha256(blob).digest() == digest
+    }
+
+
+def lifted_texts(
+    session: str, row: FoundRow, texts: Mapping[bytes, str], *, data: bool
+) -> list[tuple[str, str]]:
+    """What was lifted out of *row*, or without *data* its digest, with the path that it goes to.
+
+    Raises:
+        Corrupt: something is missing.
+    """
+    places = row.places
+    if len(places) != row.attachments:
+        reason = f"has {len(places)} of its {row.attachments} attachments"
+        raise Corrupt(session, row.position, "$", reason)
+    lifted = []
+    for path, digest in places:
+        if data and digest not in texts:
+            reason = (
+                f"the attachment of digest {digest.hex()} is missing, or its bytes are not those"
+            )
+            raise Corrupt(session, row.position, _dotted(path), reason)
+        lifted.append((path, texts[digest] if data else digest.hex()))
+    return lifted
+
+
+def to_header(session: str, fields: Mapping[str, Any]) -> Header:
+    """The header of a session's row.
+
+    Raises:
+        Corrupt: it is none.
+    """
+    try:
+        return Header(**fields)
+    except InvalidEntry as error:
+        raise Corrupt(session, 0, error.path, error.reason) from None
+
+
+def _checked_keys(keys: Sequence[str | None] | None, count: int) -> Sequence[str | None]:
+    if keys is None:
+        return [None] * count
+    if not isinstance(keys, Sequence) or isinstance(keys, str) or len(keys) != count:
+        raise InvalidArgument("idempotency_keys", f"is a list of one for each entry: {count}")
+    given = [key for key in keys if key is not None]
+    for key in given:
+        if fault := key_fault(key):
+            raise InvalidArgument("idempotency_key", fault)
+    if len(set(given)) < len(given):
+        raise InvalidArgument("idempotency_keys", "one stands twice")
+    return keys
+
+
+def _check_size(place: str, payload: str, limits: Limits) -> None:
+    size = json.size(payload)
+    if size > limits.entry:
+        raise InvalidEntry(place, f"an entry of {size} bytes: the limit is {limits.entry}")
+
+
+def _dotted(path: str, place: str = "$") -> str:
+    """A stored path, as errors write it; *place* is where it begins."""
+    dotted = place
+    try:
+        for step in json.decode(path):  # type: ignore[union-attr]
+            dotted = json.step(dotted, step)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        return place
+    return dotted
