@@ -1,0 +1,154 @@
+"""Many at once: threads that start together, and what the tests' child processes do.
+
+A spawned process imports this module, so nothing in it needs pytest.
+"""
+
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from sqlalchemy import URL
+
+from turnkeep import Conflict, Entry, Header, MessageEntry, SQLStore
+
+WAIT_SECONDS = 60
+"""How long one waits for the others: more than any of them needs, so that a test ends."""
+
+SESSION = "hot"
+
+
+def header(id: str = SESSION, *, title: str = "") -> Header:
+    """A session's header."""
+    return Header(id=id, cwd="/w", created_at="2026-11-30T12:00:00Z", model="m", title=title)
+
+
+def said(text: str, *files: bytes, recorded_at: str | None = None) -> MessageEntry:
+    """A user's message with *files*, whose bytes are kept apart from it."""
+    message: dict[str, Any] = {"role": "user", "content": text}
+    if files:
+        data = [b64encode(file).decode() for file in files]
+        message["files"] = [{"media_type": "image/png", "data": each} for each in data]
+    return MessageEntry(message, recorded_at=recorded_at)
+
+
+def together(*calls: Callable[[], object]) -> list[Any]:
+    """What each of *calls* returned or raised, which began at one moment, each in its thread."""
+    outcomes: list[Any] = [TimeoutError("did not end") for _ in calls]
+    start = threading.Barrier(len(calls))
+
+    def run(number: int) -> None:
+        try:
+            start.wait(WAIT_SECONDS)
+            outcomes[number] = calls[number]()
+        except Exception as error:  # noqa: BLE001 (the test looks at it)
+            outcomes[number] = error
+
+    threads = [
+        threading.Thread(target=run, args=[number], daemon=True) for number in range(len(calls))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_SECONDS)
+    return outcomes
+
+
+@dataclass(frozen=True)
+class Write:
+    """A call that returned: the entries that it was given, and the position of the last of them."""
+
+    entries: Sequence[Entry]
+    keys: Sequence[str | None]
+    last: int
+
+    @property
+    def first(self) -> int:
+        """The position of the first entry."""
+        return self.last - len(self.entries) + 1
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others send the same under the same key."""
+        return any(key is not None and key.startswith("shared") for key in self.keys)
+
+
+_start: Any = None
+
+
+def enlist(start: Any) -> None:
+    """Keep the barrier at which the processes of a pool wait for one another."""
+    global _start  # noqa: PLW0603 (a process of the pool is made for this)
+    _start = start
+
+
+def write_all_sorts(url: URL, writer: int, count: int) -> list[Write]:
+    """Make *count* writes to the session: single ones and batches, with and without a key, some of
+    them the same as other writers', with bytes that others have too, and times out of order.
+    """
+    chance = Random(writer)
+    done: list[Write] = []
+    with SQLStore(url) as store:
+        store.get(SESSION)
+        _start.wait(WAIT_SECONDS)
+        for number in range(count):
+            kind = chance.choice(["one", "one", "batch", "bytes", "key", "keys", "shared"])
+            size = chance.randint(2, 4) if kind in ("batch", "keys") else 1
+            name = f"{writer}.{number}"
+            if kind == "shared":
+                name = f"shared {chance.randrange(8)}"
+                size = 1 + len(name) % 2
+            files = [bytes([chance.randrange(3)]) * 1000] if kind == "bytes" else []
+            entries = [
+                said(f"{name}.{i}", *files, recorded_at=_some_time(chance, number))
+                for i in range(size)
+            ]
+            is_keyed = kind in ("key", "keys", "shared")
+            keys = [f"{name}.{i}" if is_keyed else None for i in range(size)]
+            times = 2 if is_keyed else 1  # a keyed write may be sent twice
+            done += [Write(entries, keys, _send(store, entries, keys)) for _ in range(times)]
+    return done
+
+
+def claim_positions(url: URL, writer: int, count: int) -> list[Write]:
+    """Make *count* writes, each of them behind the last position that the writer saw."""
+    done: list[Write] = []
+    with SQLStore(url) as store:
+        store.get(SESSION)
+        _start.wait(WAIT_SECONDS)
+        while len(done) < count:
+            seen = store.get(SESSION)
+            assert seen is not None
+            expected = seen.last_position
+            size = 1 + (writer + len(done)) % 2
+            entries = [said(f"{writer}.{len(done)}.{i}") for i in range(size)]
+            try:
+                last = _send(store, entries, [None] * size, expected)
+            except Conflict:
+                continue
+            assert last - size == expected
+            done.append(Write(entries, [None] * size, last))
+    return done
+
+
+def _send(
+    store: SQLStore,
+    entries: Sequence[Entry],
+    keys: Sequence[str | None],
+    expected: int | None = None,
+) -> int:
+    if len(entries) == 1:
+        return store.append(
+            SESSION, entries[0], idempotency_key=keys[0], expected_position=expected
+        )
+    return store.extend(SESSION, entries, idempotency_keys=keys, expected_position=expected)
+
+
+def _some_time(chance: Random, number: int) -> str | None:
+    if chance.random() < 0.3:
+        return None
+    begin = datetime(2026, 11, 30, tzinfo=UTC) + timedelta(minutes=number)
+    return (begin + timedelta(minutes=chance.uniform(-60, 60))).isoformat()
