@@ -2,6 +2,8 @@
 
 import base64
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from messages import PDF, PNG, WAV, b64
 from turnkeep import Header, HistoryError, MessageEntry
 from turnkeep.history import Attachment, History, Message, Thinking, Tokens, ToolCall
+from turnkeep.message_dialects import anthropic, openai_chat, openai_responses, riffer
 from turnkeep.message_dialects.riffer import write
 from turnkeep.transcript import to_history
 
@@ -760,3 +763,11 @@ def test_what_another_wrote_under_our_key_is_not_taken_for_more_than_it_is() -> 
     odd = {"kind": None, "attachments": None, "thinking": None, "tokens": None, "model_id": None}
     raw = _riffers(id="1", files=[{"data": ""}], token_usage={"input_tokens": 1}, turnkeep=odd)
     assert exported(raw) == (Message(id="1", role="user", content="x"),)
+
+
+@pytest.mark.parametrize("dialect", [anthropic, openai_chat, openai_responses, riffer])
+def test_the_table_of_each_dialect_is_on_the_page_about_histories(dialect: ModuleType) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "history.md").read_text()
+    table = [line for line in (dialect.__doc__ or "").splitlines() if line.startswith("|")]
+    assert len(table) > 5
+    assert "\n".join(table) in page

@@ -424,7 +424,7 @@ class Unreadable:
     def __exit__(self, *_: object) -> None:
         self.file.close()
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, _size: int = -1) -> bytes:
         raise self.error
 
 

@@ -34,7 +34,9 @@ def to_rows(messages: Iterable[Message], recorded_at: str | None, limits: Limits
     """
     writer = EntryWriter(recorded_at)
     for position, message in enumerate(messages, 1):
-        bare = replace(message, attachments=tuple(map(_without_bytes, message.attachments)))
+        bare = message
+        if message.attachments:
+            bare = replace(message, attachments=tuple(map(_without_bytes, message.attachments)))
         row = rows.to_row(writer.entry_of(bare), f"$[{position}]", limits)
         lifted = tuple(_with_bytes(each, message) for each in row.attachments)
         rows.check_attachments(lifted, f"$[{position}]", limits)

@@ -125,9 +125,11 @@ def _what_is_not_in(raw: JsonObject, message: Message) -> JsonObject:
     [draft] = read(raw, Losses(None)) or []
     read_back = draft.to_message(message.id)
     odd = [name for name in _OWN_FIELDS if getattr(read_back, name) != getattr(message, name)]
+    if not odd:
+        return {}
     # To write all attachments in base64 once more, for nothing, is what would take the time.
     wanted = message if "attachments" in odd else replace(message, attachments=())
-    given = message_to_dict(wanted, inline) if odd else {}
+    given = message_to_dict(wanted, inline)
     return {name: given.get(name) for name in odd}
 
 
