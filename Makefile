@@ -18,15 +18,15 @@ help:  ## Say what there is
 demo: .venv/ready  ## Record, kill, resume, list and delete, on SQLite; HOME_DIR=… copies JSONL sessions too
 	$(BIN)/python examples/quickstart.py
 
-test: .venv/ready  ## All tests, on SQLite and on a PostgreSQL 18 of their own
-	$(PYTEST) -m 'not slow'
+test: .venv/ready  ## All tests but the long ones, on SQLite and on a PostgreSQL 18 of their own
+	$(PYTEST) -m 'not slow and not packaging'
 
 test-slow: .venv/ready  ## The long forms of the tests
 	$(PYTEST) -m slow
 
 # The oldest releases that pyproject.toml allows, resolved by uv.
 test-lowest: .venv-lowest/ready  ## The tests against the lowest supported versions of every dependency
-	.venv-lowest/bin/python -m pytest -m 'not slow'
+	.venv-lowest/bin/python -m pytest -m 'not slow and not packaging'
 
 .venv-lowest/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-lowest
