@@ -55,7 +55,8 @@ class AsyncDatabase(Database):
         except asyncio.CancelledError:
             if task in self._connecting:
                 self._connecting[task] = True
-            elif not self.is_in_memory:  # there SQLAlchemy would drop connection and data
+            elif not task.cancelling() and not self.is_in_memory:
+                # In memory SQLAlchemy would drop the connection, and all data with it.
                 task.cancel()
             raise
 

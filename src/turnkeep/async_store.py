@@ -17,7 +17,7 @@ from turnkeep import calls
 from turnkeep.async_database import AsyncDatabase
 from turnkeep.calls import AttachmentInfo, Call, Page, Scope
 from turnkeep.database import Joined, Runner
-from turnkeep.engine import open_async_engine
+from turnkeep.engine import check_timeout, open_async_engine
 from turnkeep.entries import Entry, Header
 from turnkeep.errors import InvalidArgument
 from turnkeep.folder import Dir
@@ -54,11 +54,7 @@ class AsyncSQLStore:
 
     Args:
         url_or_engine: a SQLAlchemy URL, or its text, or an AsyncEngine.
-        namespace: as for `SQLStore`, as all that follow.
-        schema:
-        migrate:
-        timeout:
-        limits:
+        namespace, schema, migrate, timeout, limits: as for `SQLStore`.
     """
 
     def __init__(
@@ -71,6 +67,7 @@ class AsyncSQLStore:
         timeout: float = 30.0,
         limits: Limits = Limits(),  # noqa: B008 (frozen)
     ) -> None:
+        check_timeout(timeout)
         scope = Scope(namespace, limits)
         given = getattr(url_or_engine, "sync_engine", None)
         if given is None:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from turnkeep import rows, sql
 from turnkeep.dialect import Mode, Parameters
-from turnkeep.entries import Entry, Header, key_fault
+from turnkeep.entries import Entry, Header, MessageEntry, key_fault
 from turnkeep.errors import InvalidArgument, UnknownSession
 from turnkeep.history import History
 from turnkeep.history_rows import to_rows
@@ -80,6 +80,8 @@ class Scope:
     limits: Limits
 
     def __post_init__(self) -> None:
+        if not isinstance(self.limits, Limits):
+            raise InvalidArgument("limits", f"is Limits, not {type(self.limits).__qualname__}")
         if self.namespace != "" and (fault := key_fault(self.namespace)):
             raise InvalidArgument("namespace", fault)
 
@@ -163,9 +165,10 @@ def list_sessions(
     """List headers."""
     seen: tuple[datetime, str] | None = None
     if before is not None:
-        if not isinstance(before, Header) or before.updated is None:
+        updated = before.updated if isinstance(before, Header) else None
+        if not isinstance(updated, datetime) or updated.tzinfo is None:
             raise InvalidArgument("before", "is a Header that list() gave, the last one seen")
-        seen = (before.updated, before.id)
+        seen = (updated, before.id)
     wanted = _optional("limit", limit)
     if cwd is not None and type(cwd) is not str:
         raise InvalidArgument("cwd", f"is a str or None, not {type(cwd).__qualname__}")
@@ -201,11 +204,14 @@ def import_history(
     scope: Scope, history: History, *, recorded_at: str | None, replace: bool, **header: Any
 ) -> Call[str]:
     """Make a session of a History."""
+    if not isinstance(history, History):
+        raise InvalidArgument("history", f"is a History, not {type(history).__qualname__}")
     said = Said()
     for message in history.messages:
         said.add(message)
     begin = new_header(said, **header)
     rows.to_batch(begin.id, [begin], None, scope.limits)
+    MessageEntry({}, recorded_at)  # which checks the time, where there are no messages too
     made = list(to_rows(history.messages, recorded_at, scope.limits))
     session = scope.session(begin.id)
     work = partial(sql.create, session=session, header=begin, rows=made, replace=replace)

@@ -23,7 +23,7 @@ from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy import exc as sa_exc
 
 from turnkeep.dialect import DIALECTS
-from turnkeep.errors import InvalidArgument
+from turnkeep.errors import InvalidArgument, Unavailable
 
 if TYPE_CHECKING:  # importing it needs greenlet, and takes long
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -55,11 +55,17 @@ def default_url() -> str | URL:
     """The database where none is named: TURNKEEP_URL, else a SQLite file of the user's.
 
     The file lies in the user's data directory, which is made so that nobody else can read it.
+
+    Raises:
+        Unavailable: that directory can't be made.
     """
     if url := os.environ.get("TURNKEEP_URL"):
         return url
     folder = platformdirs.user_data_path("turnkeep", appauthor=False)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        raise Unavailable("the user's data directory can't be made: set TURNKEEP_URL") from None
     return URL.create("sqlite", database=str(folder / "turnkeep.db"))
 
 
@@ -137,6 +143,12 @@ def _open(create: Callable[..., AnyEngine], url: URL, timeout: float, package: s
         dialect.configure(cast("Engine", getattr(engine, "sync_engine", engine)), timeout)
         return engine
     raise InvalidArgument("url", fault)
+
+
+def check_timeout(timeout: float) -> None:
+    """Raise InvalidArgument unless *timeout* is a number of seconds."""
+    if type(timeout) not in (int, float) or not 0 <= timeout < 1e6:
+        raise InvalidArgument("timeout", "is a number of seconds, from 0 up")
 
 
 def _read(given: str | URL) -> URL | None:

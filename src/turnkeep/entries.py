@@ -363,9 +363,10 @@ def from_row(kind: str, stamp: str | None, text: str) -> Entry:
     value = _object(text)
     message = value.get("message")
     if kind == "message" and len(value) == 1 and type(message) is dict:
-        # The text of a payload that we wrote is the message's between the two ends; another's is
-        # written anew.
+        # What we wrote has the text of the message between its two ends. What another wrote, which
+        # may have the key twice, is written anew.
         ours = text.startswith('{"message":{') and text.endswith("}}")
+        ours = ours and text.find('"message":', 10) < 0
         return MessageEntry._trusted(text[11:-1] if ours else json.encode(message), message, stamp)
     return found({"type": kind, **value} | ({} if stamp is None else {"recorded_at": stamp}))
 

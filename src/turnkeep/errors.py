@@ -85,8 +85,10 @@ class SessionExists(TurnkeepError):
 class Conflict(TurnkeepError):
     """The session is not as the caller believes. Nothing was written.
 
-    Attributes: session: the session's id. reason: which belief was wrong: the expected position, or
-        an idempotency key that names another entry.
+    Attributes:
+        session: the session's id.
+        reason: which belief was wrong: the expected position, or an idempotency key that names
+            another entry.
     """
 
     def __init__(self, session: str, reason: str) -> None:

@@ -82,7 +82,7 @@ def _without_bytes(attachment: Attachment) -> Attachment:
 def _with_bytes(lifted: Lifted, message: Message) -> Lifted:
     """*lifted* with its bytes, if it is an attachment of *message*, not something in its text."""
     steps: Any = payload.decode(lifted.path)
-    if steps[1:-2] not in _PLACES:
+    if steps[1:-2] not in _PLACES or steps[-1] != "data":
         return lifted
     attachment = message.attachments[steps[-2]]
     return lifted._replace(data=attachment.bytes, digest=bytes.fromhex(attachment.digest))

@@ -21,26 +21,27 @@ Plan: TypeAlias = Generator[Request, Any, T]
 
 def drive(plan: Plan[T], store: object) -> T:
     """Run *plan* on a sync *store*."""
-    try:
-        request = next(plan)
-        while True:
-            found = request(store)
-            if inspect.iscoroutine(found):
-                found.close()
-                raise InvalidArgument("store", "its methods are to be awaited: use an AsyncLoader")
+    found: Any = None
+    while True:
+        try:
             request = plan.send(found)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        found = request(store)  # out here: a StopIteration of the store's is no end of the plan
+        if inspect.iscoroutine(found):
+            found.close()
+            raise InvalidArgument("store", "its methods are to be awaited: use an AsyncLoader")
 
 
 async def drive_async(plan: Plan[T], store: object) -> T:
     """Run *plan* on an async *store*."""
-    try:
-        request = next(plan)
-        while True:
-            found = request(store)
-            if not isinstance(found, Awaitable):
-                raise InvalidArgument("store", "its methods can't be awaited: use a Loader")
-            request = plan.send(await found)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+    found: Any = None
+    while True:
+        try:
+            request = plan.send(found)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        asked = request(store)
+        if not isinstance(asked, Awaitable):
+            raise InvalidArgument("store", "its methods can't be awaited: use a Loader")
+        found = await asked

@@ -140,12 +140,15 @@ class Recorder:
         if self._unsure is None:
             return False
         found: list[Entry] = yield lambda store: store.read(self.id)
-        new = found[len(self._entries) :]
-        if new and not self._entries:
-            self._waiting = self._waiting[len(new) - 1 :]
-        self._entries += new
         tried, self._unsure = self._unsure, None
-        return _is_same(tried, entry) and any(_is_same(tried, each) for each in new)
+        # Others may have written too, and the same may have been recorded before: so it is there if
+        # it is there once more than was known.
+        more = _times(tried, found) > _times(tried, self._entries)
+        if found:
+            if not self._entries:
+                self._waiting = self._waiting[len(found) - 1 :]
+            self._entries = list(found)
+        return more and _is_same(tried, entry)
 
     def _header(self, first: Recorded) -> Header:
         return Header(
@@ -169,6 +172,10 @@ def _append(store: Any, *, id: str, entry: Entry) -> Any:
 
 def _nothing() -> Plan[None]:
     yield from ()
+
+
+def _times(entry: Entry, entries: Sequence[Entry]) -> int:
+    return sum(_is_same(entry, each) for each in entries)
 
 
 def _is_same(one: Entry, other: Entry) -> bool:

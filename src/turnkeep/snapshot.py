@@ -7,7 +7,7 @@ the snapshot's messages are healed, each time they are made, and never written b
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Self
+from typing import Self, cast
 
 from turnkeep import payload as json
 from turnkeep.entries import Entry, MessageEntry, ModelEntry, ReasoningEntry, SkillEntry
@@ -57,7 +57,9 @@ class Snapshot:
 
     def to_dict(self) -> JsonObject:
         """A JSON-safe dict of its own, from which `from_dict` makes an equal Snapshot."""
-        return _copy({name: getattr(self, name) for name in _FIELDS})
+        raw: JsonObject = {name: getattr(self, name) for name in _FIELDS}
+        # What an entry took lies two levels deeper here.
+        return cast("JsonObject", json.decode(json.encode_again(raw)))
 
     @classmethod
     def from_dict(cls, raw: JsonObject) -> Self:
@@ -66,10 +68,16 @@ class Snapshot:
         Raises:
             InvalidArgument: *raw* is not that.
         """
-        try:
-            given = _copy(raw)
-        except ValueError:  # what JSON can't hold
-            given = {}
+        given: JsonObject = {}
+        if type(raw) is dict:
+            messages = raw.get("messages")
+            try:
+                for each in messages if isinstance(messages, list) else []:
+                    json.encode(each)
+                json.encode({name: raw[name] for name in raw if name != "messages"})
+                given = cast("JsonObject", json.decode(json.encode_again(raw)))
+            except ValueError:  # what JSON can't hold
+                given = {}
         snapshot = cls(**given) if given.keys() == _FIELDS.keys() else None  # type: ignore[arg-type]
         if snapshot is None or not snapshot._is_sound():
             raise InvalidArgument("raw", "is not what a Snapshot's to_dict() gives")
@@ -86,13 +94,6 @@ class Snapshot:
 
 
 _FIELDS = {field.name: field for field in fields(Snapshot)}
-
-
-def _copy(raw: JsonObject) -> JsonObject:
-    copy = json.decode(json.encode(raw))
-    if not isinstance(copy, dict):
-        raise ValueError("is no JSON object")
-    return copy
 
 
 def _is_list_of(kind: type, given: object) -> bool:

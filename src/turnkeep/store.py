@@ -13,7 +13,7 @@ from sqlalchemy import URL, Connection, Engine
 from turnkeep import calls
 from turnkeep.calls import AttachmentInfo, Page, Scope
 from turnkeep.database import Database, Joined, Runner
-from turnkeep.engine import open_engine
+from turnkeep.engine import check_timeout, open_engine
 from turnkeep.entries import Entry, Header
 from turnkeep.folder import Dir
 from turnkeep.folder_calls import Progress, export_folder, import_folder
@@ -73,6 +73,7 @@ class SQLStore:
         timeout: float = 30.0,
         limits: Limits = Limits(),  # noqa: B008 (frozen)
     ) -> None:
+        check_timeout(timeout)
         scope = Scope(namespace, limits)
         is_owned = not isinstance(url_or_engine, Engine)
         self._database = Database(

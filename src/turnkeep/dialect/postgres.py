@@ -240,9 +240,7 @@ class Postgres:
         return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
 
     def is_stale(self, connection: Connection) -> bool:
-        """Whether the server sent something that nobody asked for, as it does when it says good-
-        bye.
-        """
+        """Whether the server sent something that nobody asked for, as it does when it ends."""
         driver: Any = connection.connection.driver_connection
         if hasattr(driver, "is_closed"):  # asyncpg, which reads its socket all the time
             return bool(driver.is_closed())

@@ -44,7 +44,7 @@ def read(message: JsonObject, losses: Losses) -> list[Draft] | None:
             "output": dig(usage, "output_tokens"),
             "cached": dig(usage, "cache_read_input_tokens"),
             "cache_creation": dig(usage, "cache_creation_input_tokens"),
-        }
+        },
     )
     results = []
     for block in _blocks(content, "a block", losses):

@@ -212,7 +212,7 @@ def tool_call(id: Json, name: Json, arguments: Json, losses: Losses) -> list[Too
 
 
 def tokens(found: dict[str, Json]) -> Tokens | None:
-    """The counts among *found*, or None where there are none."""
+    """The counts among *found*, or None where there are none; what is no count says nothing."""
     counts = {name: count for name, count in found.items() if type(count) is int and count >= 0}
     return Tokens(**counts) if counts else None
 

@@ -66,7 +66,7 @@ def read(message: JsonObject, losses: Losses) -> list[Draft] | None:
             "output": dig(usage, "completion_tokens"),
             "cached": _detail(usage, "prompt_tokens_details", "cached_tokens"),
             "thinking": _detail(usage, "completion_tokens_details", "reasoning_tokens"),
-        }
+        },
     )
     return [draft]
 

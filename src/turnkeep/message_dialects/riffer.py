@@ -81,7 +81,7 @@ def read(message: JsonObject, losses: Losses) -> list[Draft] | None:
             "output": dig(usage, "output_tokens"),
             "cached": dig(usage, "cache_read_tokens"),
             "cache_creation": dig(usage, "cache_write_tokens"),
-        }
+        },
     )
     draft.own = _own(message.get(OWN), losses)
     return [draft]
