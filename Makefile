@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
+# Two at a time, each with a PostgreSQL of its own; the tests of a file stay together.
+PARALLEL := -n 2 --dist loadfile
 
 .PHONY: help demo test test-slow test-lowest lint format dist clean
 
@@ -19,14 +21,14 @@ demo: .venv/ready  ## Record, kill, resume, list and delete, on SQLite; HOME_DIR
 	$(BIN)/python examples/quickstart.py
 
 test: .venv/ready  ## All tests but the long ones, on SQLite and on a PostgreSQL 18 of their own
-	$(PYTEST) -m 'not slow and not packaging'
+	$(PYTEST) $(PARALLEL) -m 'not slow and not packaging'
 
 test-slow: .venv/ready  ## The long forms of the tests
-	$(PYTEST) -m slow
+	$(PYTEST) $(PARALLEL) -m slow
 
 # The oldest releases that pyproject.toml allows, resolved by uv.
 test-lowest: .venv-lowest/ready  ## The tests against the lowest supported versions of every dependency
-	.venv-lowest/bin/python -m pytest -m 'not slow and not packaging'
+	.venv-lowest/bin/python -m pytest $(PARALLEL) -m 'not slow and not packaging'
 
 .venv-lowest/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-lowest
