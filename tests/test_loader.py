@@ -41,7 +41,6 @@ from turnkeep import (
     SkillEntry,
     Snapshot,
     SQLStore,
-    Store,
     Unavailable,
     UnknownSession,
 )
@@ -781,15 +780,24 @@ def test_a_call_that_failed_can_be_made_again_and_records_once(
         assert session.snapshot == Snapshot.of(session.id, entries)
 
 
-def test_a_store_of_the_wrong_kind_is_refused_by_name(memory: SQLStore) -> None:
+def test_a_store_of_the_wrong_kind_is_refused_by_name(memory: SQLStore, tmp_path: Path) -> None:
+    awaited: Any = Awaited(memory)
+    plain: list[Any] = [memory, JSONLStore(tmp_path)]
+    with pytest.raises(InvalidArgument, match=r"^store: .* use an AsyncLoader"):
+        Loader("/w", store=awaited)
+    for store in plain:
+        with pytest.raises(InvalidArgument, match=r"^store: .* use a Loader"):
+            AsyncLoader("/w", store=store)
+    # What wraps one of them shows it at the first call.
     memory.append("s1", Header(id="s1", cwd="/w", created_at="2026-11-30T12:00:00Z", model="m"))
-    sync = Loader("/w", store=cast("Store", Awaited(memory)))
+    sync = Loader("/w", store=FourMethods(awaited))
     for call in (sync.list, sync.continue_, lambda: sync.resume("s1"), lambda: sync.delete("s1")):
-        with pytest.raises(InvalidArgument, match="use an AsyncLoader"):
+        with pytest.raises(InvalidArgument, match=r"^store: .* use an AsyncLoader"):
             call()
-    asynchronous = AsyncLoader("/w", store=cast("Any", memory))
+    wrapped: Any = FourMethods(memory)
+    asynchronous = AsyncLoader("/w", store=wrapped)
     for method in (asynchronous.list, asynchronous.continue_):
-        with pytest.raises(InvalidArgument, match="use a Loader"):
+        with pytest.raises(InvalidArgument, match=r"^store: .* use a Loader"):
             asyncio.run(method())
     strange: list[Any] = ["sqlite://", object(), 1, False]
     for store in strange:

@@ -161,32 +161,6 @@ ENTRIES = (
 )
 
 
-@settings(max_examples=25)
-@given(
-    data=st.lists(ENTRIES | messages.messages().map(MessageEntry), max_size=6),
-    recorded=st.booleans(),
-)
-def test_a_session_goes_from_jsonl_to_sql_and_back_as_it_was(
-    data: list[Entry],
-    recorded: bool,
-    shared_store: SQLStore,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    home = JSONLStore(tmp_path_factory.mktemp("from"))
-    home.append("s1", HEADER)
-    for at, entry in enumerate(data):
-        stamp: JsonObject = {"recorded_at": f"2026-11-30T12:00:00.{at:03}Z"} if recorded else {}
-        home.append("s1", Entry.from_dict(entry.to_dict() | stamp))
-    between = shared_store.with_namespace(f"between-{next(numbers)}")
-    between.extend("s1", home.read("s1"))
-    back = JSONLStore(tmp_path_factory.mktemp("to"))
-    for entry in between.read("s1"):
-        back.append("s1", entry)
-    assert back.read("s1") == between.read("s1") == home.read("s1")
-    there, here = (next(s._home.rglob("*.jsonl")) for s in (home, back))
-    assert there.read_bytes() == here.read_bytes()
-
-
 # Whatever is stored
 
 CONVERSATION: list[JsonObject] = [
@@ -259,6 +233,32 @@ sessions = st.lists(any_message.map(MessageEntry) | ENTRIES, max_size=8)
 
 def exported(entries: list[Entry], lossy: list[str] | None = None) -> History:
     return to_history("s1", [HEADER, *entries], lossy)
+
+
+@settings(max_examples=25)
+@given(
+    data=st.lists(ENTRIES | any_message.map(MessageEntry), max_size=6),
+    recorded=st.booleans(),
+)
+def test_a_session_goes_from_jsonl_to_sql_and_back_as_it_was(
+    data: list[Entry],
+    recorded: bool,
+    shared_store: SQLStore,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    home = JSONLStore(tmp_path_factory.mktemp("from"))
+    home.append("s1", HEADER)
+    for at, entry in enumerate(data):
+        stamp: JsonObject = {"recorded_at": f"2026-11-30T12:00:00.{at:03}Z"} if recorded else {}
+        home.append("s1", Entry.from_dict(entry.to_dict() | stamp))
+    between = shared_store.with_namespace(f"between-{next(numbers)}")
+    between.extend("s1", home.read("s1"))
+    back = JSONLStore(tmp_path_factory.mktemp("to"))
+    for entry in between.read("s1"):
+        back.append("s1", entry)
+    assert back.read("s1") == between.read("s1") == home.read("s1")
+    there, here = (next(s._home.rglob("*.jsonl")) for s in (home, back))
+    assert there.read_bytes() == here.read_bytes()
 
 
 @settings(max_examples=200)

@@ -107,8 +107,8 @@ class JsonStream:
 
     def value(self, depth: int, place: str) -> Json:
         """Take the next value, which lies in so many lists and objects, at this *place*."""
-        start = self._length_of(self.next())
-        text = self._buffer[self._at : self._at + start]
+        length = self._length_of(self.next())
+        text = self._buffer[self._at : self._at + length]
         try:
             inner = str(text, "utf-8")
             value = payload.decode_document("[" * depth + inner + "]" * depth)
@@ -122,7 +122,7 @@ class JsonStream:
             raise NotJson(f"{path}: {error.reason}") from None
         except ValueError as error:
             raise self._fault(str(error)) from None
-        self._at += start
+        self._at += length
         for _ in range(depth):
             value = value[0]  # type: ignore[index]
         return value
@@ -140,14 +140,14 @@ class JsonStream:
         pattern = _STRING if first == b'"' else _WORD
         while True:
             found = pattern.match(self._buffer, self._at)
+            length = 0 if found is None else found.end() - self._at
             # A word may go on where the buffer ends.
-            if found is not None and (pattern is _STRING or found.end() < len(self._buffer)):
+            is_whole = self._at + length < len(self._buffer) if pattern is _WORD else length > 0
+            if is_whole or not self._more():
                 break
-            if not self._more():
-                break
-        if found is None or found.end() == self._at:
-            raise self._fault("it ends too early" if found is None else "a value is missing")
-        return found.end() - self._at
+        if not length:
+            raise self._fault("a value is missing" if pattern is _WORD else "it ends too early")
+        return length
 
     def _length_of_container(self) -> int:
         length = depth = 0

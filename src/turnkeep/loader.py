@@ -17,8 +17,9 @@ from turnkeep.async_store import AsyncSQLStore
 from turnkeep.engine import default_url
 from turnkeep.entries import Entry, Header, ModelEntry
 from turnkeep.errors import InvalidArgument
+from turnkeep.jsonl import JSONLStore
 from turnkeep.payload import is_storable
-from turnkeep.plans import Plan, drive, drive_async
+from turnkeep.plans import AWAITED, NOT_AWAITED, Plan, drive, drive_async
 from turnkeep.protocols import AsyncStore, Headers, Store
 from turnkeep.recorder import Recorder, check_model
 from turnkeep.session import AsyncSession, Session
@@ -45,15 +46,21 @@ class Plans:
     Args:
         cwd: the directory.
         store: the store, or None, which saves and finds nothing.
+        is_async: whether its methods are to be awaited.
     """
 
-    def __init__(self, cwd: str | os.PathLike[str], store: object) -> None:
+    def __init__(self, cwd: str | os.PathLike[str], store: object, *, is_async: bool) -> None:
         self.cwd = os.path.abspath(cwd)  # noqa: PTH100 (Path leaves .. in it)
         if not is_storable(self.cwd):
             raise InvalidArgument("cwd", "holds a NUL or an unpaired surrogate")
         missing = [name for name in _METHODS if not callable(getattr(store, name, None))]
         if store is not None and missing:
             raise InvalidArgument("store", f"has no method {missing[0]}: a SQLStore is one")
+        # Of what wraps a store it can't be told before a method was called: see `plans`.
+        if is_async and isinstance(store, SQLStore | JSONLStore):
+            raise InvalidArgument("store", NOT_AWAITED)
+        if not is_async and inspect.iscoroutinefunction(getattr(store, "append", None)):
+            raise InvalidArgument("store", AWAITED)
         self._saves = store is not None
         self._at_once = _extends(type(store))
         self._limits = getattr(type(store), "list", None) in (SQLStore.list, AsyncSQLStore.list)
@@ -119,8 +126,8 @@ class Loader(Generic[R]):
             returns: an app's own runtime. Without it that is the Session.
 
     Raises:
-        InvalidArgument: *cwd* can't be stored, *store* is none, or the default database can't be
-            used.
+        InvalidArgument: *cwd* can't be stored, *store* is none or an async one, or the default
+            database can't be used.
     """
 
     @overload
@@ -150,7 +157,7 @@ class Loader(Generic[R]):
     ) -> None:
         self._own = SQLStore(default_url()) if store is DEFAULT else None
         self._store = self._own or store
-        self._plans = Plans(cwd, self._store)
+        self._plans = Plans(cwd, self._store, is_async=False)
         self._build = build
 
     @property
@@ -274,7 +281,7 @@ class AsyncLoader(Generic[R]):
     ) -> None:
         self._own = AsyncSQLStore(default_url()) if store is DEFAULT else None
         self._store = self._own or store
-        self._plans = Plans(cwd, self._store)
+        self._plans = Plans(cwd, self._store, is_async=True)
         self._build = build
 
     @property

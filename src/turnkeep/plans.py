@@ -18,6 +18,9 @@ Request: TypeAlias = Callable[[Any], Any]
 Plan: TypeAlias = Generator[Request, Any, T]
 """A piece of logic that asks a store now and then, and gives a T."""
 
+AWAITED = "its methods are to be awaited: use an AsyncLoader"
+NOT_AWAITED = "its methods can't be awaited: use a Loader"
+
 
 def drive(plan: Plan[T], store: object) -> T:
     """Run *plan* on a sync *store*."""
@@ -30,7 +33,7 @@ def drive(plan: Plan[T], store: object) -> T:
         found = request(store)  # out here: a StopIteration of the store's is no end of the plan
         if inspect.iscoroutine(found):
             found.close()
-            raise InvalidArgument("store", "its methods are to be awaited: use an AsyncLoader")
+            raise InvalidArgument("store", AWAITED)
 
 
 async def drive_async(plan: Plan[T], store: object) -> T:
@@ -43,5 +46,5 @@ async def drive_async(plan: Plan[T], store: object) -> T:
             return done.value  # type: ignore[no-any-return]
         asked = request(store)
         if not isinstance(asked, Awaitable):
-            raise InvalidArgument("store", "its methods can't be awaited: use a Loader")
+            raise InvalidArgument("store", NOT_AWAITED)
         found = await asked

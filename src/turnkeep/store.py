@@ -331,7 +331,8 @@ class SQLStore:
         transaction, so that nothing is left of one that is not valid. *progress* is called now and
         then with how many messages are done, and of how many: first as they are checked, with None
         for that, then as they are written, which begins anew where the database undid it. What it
-        raises ends the import. The other arguments are those of `import_history`.
+        raises ends the import; it must not use the store itself, since others wait for the import
+        to end: on SQLite all who write. The other arguments are those of `import_history`.
 
         Raises:
             HistoryError: as for `History.load`; or the folder changed meanwhile.

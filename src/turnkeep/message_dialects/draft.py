@@ -227,7 +227,8 @@ def dig(value: Json, *path: str) -> Json:
 def types_of(content: Json) -> Collection[str]:
     """The types of the blocks in a list of them."""
     blocks = content if isinstance(content, list) else []
-    return {str(block.get("type")) for block in blocks if isinstance(block, dict)}
+    kinds = (block.get("type") for block in blocks if isinstance(block, dict))
+    return {kind for kind in kinds if isinstance(kind, str)}
 
 
 def _object(arguments: Json) -> JsonObject:
