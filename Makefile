@@ -23,8 +23,8 @@ demo: .venv/ready  ## Record, kill, resume, list and delete, on SQLite; HOME_DIR
 test: .venv/ready  ## All tests but the long ones, on SQLite and on a PostgreSQL 18 of their own
 	$(PYTEST) $(PARALLEL) -m 'not slow and not packaging'
 
-test-slow: .venv/ready  ## The long forms of the tests
-	$(PYTEST) $(PARALLEL) -m slow
+test-slow: .venv/ready  ## The long forms of the tests; SLOW=… are further options of pytest
+	$(PYTEST) $(PARALLEL) -m slow $(SLOW)
 
 # The oldest releases that pyproject.toml allows, resolved by uv.
 test-lowest: .venv-lowest/ready  ## The tests against the lowest supported versions of every dependency
