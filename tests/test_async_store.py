@@ -499,6 +499,49 @@ async def cancelled_after(seconds: float, way: str) -> AsyncIterator[Outcome]:
                 outcome.is_done = True
 
 
+@pytest.mark.parametrize("way_of_connection", ["from the server", "to the pool"])
+def test_a_connection_on_its_way_is_not_stopped_by_a_cancelled_caller(
+    place: Place, way_of_connection: str
+) -> None:
+    async def main() -> None:
+        engine = place.engine(pool_size=1, max_overflow=0)
+        stopped, may_go_on = asyncio.Event(), asyncio.Event()
+        may_go_on.set()
+
+        async def pass_by(_: object) -> None:
+            stopped.set()
+            await may_go_on.wait()
+
+        name = "connect" if way_of_connection == "from the server" else "reset"
+
+        @event.listens_for(engine.sync_engine, name)
+        def on_its_way(connection: Any, *_: object) -> None:
+            connection.run_async(pass_by)
+
+        made: list[object] = []
+        event.listen(engine.sync_engine, "connect", lambda connection, _: made.append(connection))
+        store = place.store(engine)
+        await store.list()
+        if name == "connect":
+            await engine.dispose()
+        may_go_on.clear()
+        stopped.clear()
+        writing = asyncio.create_task(store.append("s1", header()))
+        await stopped.wait()
+        writing.cancel()
+        await asyncio.wait([writing])
+        assert writing.cancelled()
+        may_go_on.set()
+        await settled(store)
+        pool: Any = engine.pool
+        assert (pool.checkedout(), pool.checkedin()) == (0, 1)
+        assert await store.read("s1") == ([] if name == "connect" else [header()])
+        assert len(made) == (2 if name == "connect" else 1)
+        await engine.dispose()
+
+    run(main)
+
+
 def test_a_database_in_memory_outlives_cancelled_calls() -> None:
     async def main() -> None:
         async with AsyncSQLStore("sqlite://") as store:

@@ -30,7 +30,8 @@ class AsyncDatabase(Database):
     _loop: asyncio.AbstractEventLoop | None
     _guard: AsyncGenerator[None, None] | None
     _tasks: set[asyncio.Task[Any]]
-    _connecting: dict[asyncio.Task[Any], bool]
+    _working: set[asyncio.Task[Any]]
+    _left: set[asyncio.Task[Any]]
 
     def __init__(
         self,
@@ -49,14 +50,14 @@ class AsyncDatabase(Database):
         await self._enter()
         task = asyncio.create_task(greenlet_spawn(work, *args))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._forget)
         try:
             return await outlive(task)
         except asyncio.CancelledError:
-            if task in self._connecting:
-                self._connecting[task] = True
-            elif not task.cancelling() and not self.is_in_memory:
-                # In memory SQLAlchemy would drop the connection, and all data with it.
+            if not task.done():
+                self._left.add(task)
+            # In memory SQLAlchemy would drop the connection, and all data with it.
+            if task in self._working and not task.cancelling() and not self.is_in_memory:
                 task.cancel()
             raise
 
@@ -107,23 +108,25 @@ class AsyncDatabase(Database):
         if self._owns_pool or self._is_closed:
             await greenlet_spawn(self._end_connections)
 
-    def _connect(self) -> Connection:
-        """Whoever is cancelled meanwhile, a connection that is begun is made, and goes to the pool:
-        asyncpg can't be stopped in the middle without a complaint.
-        """
-        task = asyncio.current_task()
-        assert task is not None
-        self._connecting[task] = False
-        try:
-            connection = self._connect_here()
-        finally:
-            is_cancelled = self._connecting.pop(task)
-        if is_cancelled:
-            connection.close()
-            raise asyncio.CancelledError
-        return connection
+    def _begin_work(self) -> None:
+        self._go_on()
+        self._working.add(_current_task())
 
-    def _connect_here(self) -> Connection:
+    def _end_work(self) -> None:
+        self._working.discard(_current_task())
+
+    def _go_on(self) -> None:
+        """End a call whose caller has left while it could not be cancelled: a connection that is
+        being made is made, and one that comes back comes back.
+        """
+        if _current_task() in self._left:
+            raise asyncio.CancelledError
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        for tasks in (self._tasks, self._working, self._left):
+            tasks.discard(task)
+
+    def _connect(self) -> Connection:
         """Raises Unavailable where the pool, or the connection, is that of another loop."""
         try:
             connection = super()._connect()
@@ -141,16 +144,23 @@ class AsyncDatabase(Database):
         )
 
     def _sleep(self, seconds: float) -> None:
+        self._go_on()
         await_only(asyncio.sleep(seconds))
 
     def _belong_to_no_loop(self) -> None:
         self._entry = threading.Lock()
         self._loop, self._guard = None, None
-        self._tasks, self._connecting = set(), {}
+        self._tasks, self._working, self._left = set(), set(), set()
 
     def _leave_parent(self) -> None:
         super()._leave_parent()
         self._belong_to_no_loop()
+
+
+def _current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
 
 
 async def outlive(task: asyncio.Task[T]) -> T:

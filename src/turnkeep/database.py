@@ -234,14 +234,24 @@ class Database:
                     connection.invalidate()
                     continue
                 connection.execution_options(**self._options[mode])
+                self._begin_work()
                 try:
-                    yield connection
+                    try:
+                        yield connection
+                    finally:
+                        self._end_work()
                 except BaseException as error:
                     if self._is_spoilt(connection, error):
                         connection.invalidate()  # it must not go back to the pool
                     raise
                 return
         raise Unavailable("the server ends every connection")
+
+    def _begin_work(self) -> None:
+        """From here on a call may be cancelled."""
+
+    def _end_work(self) -> None:
+        """From here on it may not be: a connection comes back to its pool, or is lost to it."""
 
     def _connect(self) -> Connection:
         """A connection of the pool."""
