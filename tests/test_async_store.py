@@ -235,7 +235,7 @@ PAIRS = [
     (Loader, AsyncLoader),
     (Session, AsyncSession),
 ]
-NOT_AWAITED = {"with_namespace", "using"}
+NOT_AWAITED = {"with_namespace", "using", "verify"}
 
 
 @pytest.mark.parametrize(("sync", "asynchronous"), PAIRS, ids=lambda cls: cls.__name__)

@@ -9,8 +9,12 @@ from click.testing import CliRunner, Result
 from sqlalchemy import URL
 
 from conftest import Backend
+from contention import header, said
+from inspection import raw
 from turnkeep import SQLStore, schema
 from turnkeep.cli.commands import turnkeep
+
+SECRET = "hush-4711"
 
 
 def invoke(*arguments: str, url: URL | str | None = None) -> Result:
@@ -81,3 +85,47 @@ def test_the_command_is_installed() -> None:
     command = Path(sys.executable).with_name("turnkeep")
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("turnkeep, version ")
+
+
+def test_verify_tells_what_is_wrong_in_each_namespace(server_or_file: Backend) -> None:
+    store, url = server_or_file.store(), server_or_file.url
+    for name in ("", "other"):
+        store.with_namespace(name).extend("s1", [header("s1"), said(SECRET, b"bytes")])
+    done = invoke("db", "verify", url=url)
+    assert (done.exit_code, done.output) == (0, "sound\n")
+    raw(store, "DELETE FROM turnkeep_attachments WHERE namespace = 'other'")
+    raw(store, "UPDATE turnkeep_entries SET attachments = 0, payload = '{' WHERE namespace = ''")
+    failed = invoke("db", "verify", url=url)
+    assert failed.exit_code == 1
+    assert "namespace 'other': entries: session 's1', position 1: has 0 of its 1" in failed.output
+    assert "namespace 'other': blobs: digest " in failed.output
+    assert "namespace '': entries: session 's1', position 1: " in failed.output
+    assert "Error: 5 findings\n" in failed.output
+    assert SECRET not in failed.output
+    one = invoke("db", "verify", "--namespace", "other", url=url)
+    assert one.exit_code == 1
+    assert "namespace ''" not in one.output
+    assert "Error: 2 findings\n" in one.output
+
+
+def test_collect_orphans_says_what_it_removed(server_or_file: Backend) -> None:
+    store, url = server_or_file.store(), server_or_file.url
+    for name in ("", "other"):
+        store.with_namespace(name).extend("s1", [header("s1"), said("x", b"bytes")])
+    raw(store, "DELETE FROM turnkeep_attachments")
+    done = invoke("db", "collect-orphans", "--namespace", "other", url=url)
+    assert done.exit_code == 0
+    assert done.output == "namespace 'other': removed 0 attachments and 1 blobs of 5 bytes\n"
+    done = invoke("db", "collect-orphans", url=url)
+    assert done.output.splitlines() == [
+        "namespace '': removed 0 attachments and 1 blobs of 5 bytes",
+        "namespace 'other': removed 0 attachments and 0 blobs of 0 bytes",
+    ]
+
+
+def test_an_unknown_namespace_is_sound_and_an_impossible_one_is_refused(sqlite_url: URL) -> None:
+    assert invoke("db", "upgrade", url=sqlite_url).exit_code == 0
+    assert invoke("db", "verify", "--namespace", "nobody's", url=sqlite_url).output == "sound\n"
+    failed = invoke("db", "verify", "--namespace", "x" * 256, url=sqlite_url)
+    assert failed.exit_code == 1
+    assert "namespace" in failed.output

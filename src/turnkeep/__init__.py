@@ -36,6 +36,7 @@ from turnkeep.snapshot import Snapshot
 from turnkeep.store import SQLStore
 from turnkeep.tracing import Step, Turn, trace
 from turnkeep.transcript import export_history, import_history
+from turnkeep.verification import Finding, Orphans
 
 __all__ = [
     "AsyncLoader",
@@ -47,6 +48,7 @@ __all__ = [
     "Conflict",
     "Corrupt",
     "Entry",
+    "Finding",
     "Header",
     "History",
     "HistoryError",
@@ -58,6 +60,7 @@ __all__ = [
     "Message",
     "MessageEntry",
     "ModelEntry",
+    "Orphans",
     "Page",
     "ReasoningEntry",
     "SQLStore",

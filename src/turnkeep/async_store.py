@@ -3,7 +3,7 @@ they run on an event loop, in `async_database`.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 from sqlalchemy import URL
 from sqlalchemy.util import greenlet_spawn
 
-from turnkeep import calls
+from turnkeep import calls, verification
 from turnkeep.async_database import AsyncDatabase
 from turnkeep.calls import AttachmentInfo, Call, Page, Scope
 from turnkeep.database import Joined, Runner
@@ -26,6 +26,7 @@ from turnkeep.history import History
 from turnkeep.plans import drive
 from turnkeep.protocols import Entries, Headers
 from turnkeep.rows import Limits
+from turnkeep.verification import Collected, Finding, Orphans, Verified
 
 if TYPE_CHECKING:  # importing it needs greenlet, and takes long
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -34,6 +35,7 @@ T = TypeVar("T")
 
 Attachments: TypeAlias = list[AttachmentInfo]
 Lossy: TypeAlias = list[str]
+Names: TypeAlias = list[str]
 
 
 class AsyncSQLStore:
@@ -239,6 +241,33 @@ class AsyncSQLStore:
                 "of an ORM AsyncSession, `await session.connection()`",
             )
         return self._like(self._scope, Joined(self._database, given))
+
+    async def namespaces(self) -> Names:
+        """As `SQLStore.namespaces`."""
+        return await self._run(verification.namespaces())
+
+    async def verify(
+        self, *, progress: Callable[[int], object] | None = None
+    ) -> AsyncIterator[Finding]:
+        """As `SQLStore.verify`, for `async for`."""
+        call: Call[Verified] | None = verification.verify(self._scope)
+        seen = 0
+        while call is not None:
+            verified = await self._run(call)
+            for finding in verified.findings:
+                yield finding
+            seen += verified.rows
+            if progress is not None:
+                progress(seen)
+            call = verified.following
+
+    async def collect_orphans(self) -> Orphans:
+        """As `SQLStore.collect_orphans`."""
+        call: Call[Collected] | None = verification.collect_orphans(self._scope)
+        while call is not None:
+            collected = await self._run(call)
+            orphans, call = collected
+        return orphans
 
     async def upgrade(self) -> None:
         """As `SQLStore.upgrade`."""

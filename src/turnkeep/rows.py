@@ -128,7 +128,10 @@ def lifted_texts(
     Raises:
         Corrupt: something is missing.
     """
-    places = row.places
+    try:
+        places = row.places
+    except ValueError:
+        raise Corrupt(session, row.position, "$", "the place of an attachment is damaged") from None
     if len(places) != row.attachments:
         reason = f"has {len(places)} of its {row.attachments} attachments"
         raise Corrupt(session, row.position, "$", reason)

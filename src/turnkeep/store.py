@@ -2,7 +2,7 @@
 database, in `database`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -10,8 +10,8 @@ from typing import Self, TypeAlias
 
 from sqlalchemy import URL, Connection, Engine
 
-from turnkeep import calls
-from turnkeep.calls import AttachmentInfo, Page, Scope
+from turnkeep import calls, verification
+from turnkeep.calls import AttachmentInfo, Call, Page, Scope
 from turnkeep.database import Database, Joined, Runner
 from turnkeep.engine import check_timeout, open_engine
 from turnkeep.entries import Entry, Header
@@ -21,9 +21,11 @@ from turnkeep.history import History
 from turnkeep.plans import drive
 from turnkeep.protocols import Entries, Headers
 from turnkeep.rows import Limits
+from turnkeep.verification import Collected, Finding, Orphans, Verified
 
 Attachments: TypeAlias = list[AttachmentInfo]
 Lossy: TypeAlias = list[str]
+Names: TypeAlias = list[str]
 
 
 class SQLStore:
@@ -374,6 +376,49 @@ class SQLStore:
                 AUTOCOMMIT.
         """
         return self._like(self._scope, Joined(self._database, connection))
+
+    def namespaces(self) -> Names:
+        """The namespaces of the whole database in the order of their bytes: all that have a row in
+        any table.
+        """
+        return self._runner.run(verification.namespaces())
+
+    def verify(self, *, progress: Callable[[int], object] | None = None) -> Iterator[Finding]:
+        """Look at every row of this namespace, and give what can't be what was written; nothing
+        where all is sound.
+
+        Positions without gaps, `last_position`, the times and their order, a header that says what
+        its session's row says, a payload that decodes, each attachment with its entry, its place in
+        it and its blob, the digest and the size of each blob, and blobs that nobody has.
+
+        It changes nothing, and may run beside writers: it reads a few megabytes at a time, or the
+        largest attachment, each in a short transaction of one state, and gives findings as it comes
+        to them.
+
+        Args:
+            progress: is called now and then with how many rows were looked at.
+        """
+        call: Call[Verified] | None = verification.verify(self._scope)
+        seen = 0
+        while call is not None:
+            verified = self._runner.run(call)
+            yield from verified.findings
+            seen += verified.rows
+            if progress is not None:
+                progress(seen)
+            call = verified.following
+
+    def collect_orphans(self) -> Orphans:
+        """Remove what `verify` finds that nobody can reach: attachments of no entry, and blobs of
+        no attachment; how many, and what they took.
+
+        The store itself leaves none. This runs beside writers, in several short transactions, and
+        may be repeated. Entries whose session is missing are left: they can still be read.
+        """
+        call: Call[Collected] | None = verification.collect_orphans(self._scope)
+        while call is not None:
+            orphans, call = self._runner.run(call)
+        return orphans
 
     def upgrade(self) -> None:
         """Bring the tables to the revision of this version, in one transaction; many processes may

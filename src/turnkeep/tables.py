@@ -162,3 +162,5 @@ attachments = Table(
     ),
     Index("turnkeep_attachments_digest", "namespace", "digest"),
 )
+
+TABLES = (sessions, entries, attachments, blobs)

@@ -56,6 +56,36 @@ def check(store: SQLStore) -> None:
     click.echo(f"at revision {schemas.head()}, as this version needs")
 
 
+@db.command()
+@click.option("--namespace", help="Only this one; without it all that the database has.")
+@click.pass_obj
+def verify(store: SQLStore, namespace: str | None) -> None:
+    """Look at every row, and fail where one can't be what was written; changes nothing."""
+    count = 0
+    with _in_one_line():
+        for name in store.namespaces() if namespace is None else [namespace]:
+            for finding in store.with_namespace(name).verify():
+                count += 1
+                click.echo(f"namespace {name!r}: {finding}")
+    if count:
+        raise click.ClickException(f"{count} findings")
+    click.echo("sound")
+
+
+@db.command("collect-orphans")
+@click.option("--namespace", help="Only in this one; without it in all that the database has.")
+@click.pass_obj
+def collect_orphans(store: SQLStore, namespace: str | None) -> None:
+    """Remove what verify finds that nobody can reach."""
+    with _in_one_line():
+        for name in store.namespaces() if namespace is None else [namespace]:
+            found = store.with_namespace(name).collect_orphans()
+            click.echo(
+                f"namespace {name!r}: removed {found.attachments} attachments and "
+                f"{found.blobs} blobs of {found.bytes} bytes"
+            )
+
+
 @contextmanager
 def _in_one_line() -> Iterator[None]:
     """Say what went wrong without a traceback; our errors hold no password."""

@@ -127,6 +127,11 @@ def _lines(element: Any, compiler: Any, **options: Any) -> str:
     return f"string_agg(encode({data}, 'hex') || {text}, chr(10))"
 
 
+@compiles(statements.Raw, "postgresql")
+def _raw(element: Any, compiler: Any, **options: Any) -> str:
+    return str(compiler.process(element.clauses, **options))
+
+
 @compiles(statements.Instant, "postgresql")
 def _instant(element: Any, compiler: Any, **options: Any) -> str:
     column = compiler.process(element.clauses, **options)

@@ -65,6 +65,11 @@ def _lines(element: Any, compiler: Any, **options: Any) -> str:
     return f"group_concat(hex({data}) || {text}, char(10))"
 
 
+@compiles(statements.Raw, "sqlite")
+def _raw(element: Any, compiler: Any, **options: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **options)} AS BLOB)"
+
+
 @compiles(statements.Instant, "sqlite")
 def _instant(element: Any, compiler: Any, **options: Any) -> str:
     return str(compiler.process(element.clauses, **options))
@@ -292,6 +297,8 @@ class Sqlite:
             )
         if primary in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH):
             return TurnkeepError(f"the database refused a statement ({name})")
+        if code is None and "decode to UTF-8" in str(cause):
+            return TurnkeepError("a stored text is damaged: `turnkeep db verify` says which")
         reason = _UNUSABLE.get(primary or 0, "the database can't be used")
         return Unavailable(f"{reason} ({name})")
 

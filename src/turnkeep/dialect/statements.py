@@ -25,6 +25,13 @@ class Instant(FunctionElement[datetime]):
     type = Utc()
 
 
+class Raw(FunctionElement[str]):
+    """A column of text as it is stored: SQLite's driver ends the statement where it is no UTF-8."""
+
+    inherit_cache = True
+    type = Text()
+
+
 class Lines(FunctionElement[str]):
     """An aggregate of a column of bytes and one of texts: a line of hex digits and text for each
     row.

@@ -1,0 +1,264 @@
+"""Whether what is stored can be what was written: each row of a namespace, held against the others.
+
+It is a chain of calls, each of which reads a portion of one table, says what is wrong with it, and
+which call follows. Nothing is held between two of them but a place in the table, so it works on any
+size and beside writers, and no transaction is open for long. What a portion is judged by is read in
+the same snapshot: a session that is deleted and begun anew in between is not a finding.
+
+The tables come one after the other: sessions against their entries, entries in the order of their
+positions, attachments, and blobs, whose bytes are digested anew.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from turnkeep import rows, sql_verify
+from turnkeep.calls import Call, Scope
+from turnkeep.dialect import Mode
+from turnkeep.entries import Header, key_fault
+from turnkeep.errors import Corrupt, InvalidEntry
+from turnkeep.sql import Found, FoundRow, cwd_digest
+from turnkeep.sql_verify import START, AttachmentRow, BlobRow, EntryRow, EntryRows, SessionRow
+
+AHEAD = timedelta(days=1)
+"""How far the clocks of this machine and the database may be apart."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something stored that can't be what was written.
+
+    `table` is its table's name without the prefix: sessions, entries, attachments or blobs.
+    `session`, `position` and `digest` (in hex) say which row, None where they don't apply, and
+    `reason` says what is wrong, without anything of a message's content.
+    """
+
+    table: str
+    session: str | None
+    position: int | None
+    digest: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        place = [
+            f"session {self.session!r}" if self.session is not None else "",
+            f"position {self.position}" if self.position is not None else "",
+            f"digest {self.digest}" if self.digest is not None else "",
+        ]
+        return f"{self.table}: {', '.join(part for part in place if part)}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Orphans:
+    """What `collect_orphans` removed: attachments of no entry, blobs of no attachment, and the size
+    of those blobs in bytes.
+    """
+
+    attachments: int
+    blobs: int
+    bytes: int
+
+
+class Verified(NamedTuple):
+    """What a portion gave: how many rows were looked at, what is wrong with them, and the call that
+    goes on behind them, None at the end.
+    """
+
+    rows: int
+    findings: list[Finding]
+    following: "Call[Verified] | None"
+
+
+class Collected(NamedTuple):
+    """What was removed so far, and the call that goes on, None at the end."""
+
+    orphans: Orphans
+    following: "Call[Collected] | None"
+
+
+def verify(scope: Scope) -> Call[Verified]:
+    """The first of the calls that verify a namespace."""
+    return _portion(scope, 0, _STEPS[0].start)
+
+
+def collect_orphans(scope: Scope) -> Call[Collected]:
+    """The first of the calls that remove what nobody can reach."""
+    work = partial(sql_verify.drop_attachments, namespace=scope.namespace)
+
+    def finish(count: int) -> Collected:
+        orphans = Orphans(count, 0, 0)
+        return Collected(orphans, _drop_blobs(scope, orphans, b""))
+
+    return Call(Mode.WRITE, work, finish)
+
+
+def namespaces() -> Call[list[str]]:
+    """List the namespaces."""
+    return Call(Mode.READ, sql_verify.namespaces, list)
+
+
+def _drop_blobs(scope: Scope, so_far: Orphans, after: bytes) -> Call[Collected]:
+    def finish(dropped: tuple[list[int], bytes | None]) -> Collected:
+        sizes, last = dropped
+        orphans = Orphans(so_far.attachments, so_far.blobs + len(sizes), so_far.bytes + sum(sizes))
+        return Collected(orphans, None if last is None else _drop_blobs(scope, orphans, last))
+
+    work = partial(sql_verify.drop_blobs, namespace=scope.namespace, after=after)
+    return Call(Mode.WRITE, work, finish)
+
+
+def _portion(scope: Scope, number: int, after: Sequence[object]) -> Call[Verified]:
+    """The call for the rows of the step *number* behind the place *after*."""
+    step = _STEPS[number]
+
+    def finish(found: Any) -> Verified:
+        seen = found.rows if isinstance(found, EntryRows) else found
+        following: Call[Verified] | None = None
+        if seen:
+            following = _portion(scope, number, step.place(seen[-1]))
+        elif number + 1 < len(_STEPS):
+            following = _portion(scope, number + 1, _STEPS[number + 1].start)
+        return Verified(len(seen), list(step.judge(found)), following)
+
+    work = partial(step.read, namespace=scope.namespace, after=after)
+    return Call(Mode.SNAPSHOT, work, finish)
+
+
+def _judge_sessions(found: Iterable[SessionRow]) -> Iterator[Finding]:
+    for row in found:
+        for reason in _faults_of_session(row):
+            yield Finding("sessions", row.id, None, None, reason)
+
+
+def _faults_of_session(row: SessionRow) -> Iterator[str]:
+    if row.newest is None:
+        yield "has no entries"
+    elif row.last_position != row.newest:
+        yield f"last_position is {row.last_position}, and the newest entry is at {row.newest}"
+    if row.newest is not None and row.last_recorded_at != (row.latest or ""):
+        yield "last_recorded_at is not that of the newest entry that has one"
+    yield from _faults_of_time(row.updated_at)
+    try:
+        header = Header(**row.header)
+    except InvalidEntry as error:
+        yield f"its columns make no header: {error.path} {error.reason}"
+        return
+    if bytes(row.cwd_digest) != cwd_digest(header.cwd):
+        yield "cwd_digest is not that of its cwd: list(cwd) doesn't find it"
+    if row.payload is not None and _text(row.payload) != header.payload:
+        yield "its columns are not those of its header, the entry at 0"
+
+
+def _faults_of_time(updated_at: object) -> Iterator[str]:
+    try:
+        updated = datetime.fromisoformat(updated_at) if isinstance(updated_at, str) else None
+    except ValueError:
+        updated = None
+    if updated is None or updated.tzinfo is None:
+        yield "updated_at is no time"
+    elif updated > datetime.now(UTC) + AHEAD:
+        yield "updated_at lies in the future: the session stays in front of the list"
+
+
+def _judge_entries(found: EntryRows) -> Iterator[Finding]:
+    previous, latest = found.previous, found.latest
+    for before, row in pairwise([None, *found.rows]):
+        assert row is not None
+        if before is not None and before.session != row.session:
+            previous, latest = -1, ""
+        for reason in _faults_of_entry(row, previous, latest):
+            yield Finding("entries", row.session, row.position, None, reason)
+        previous = row.position
+        latest = row.recorded_at if isinstance(row.recorded_at, str) else latest
+
+
+def _faults_of_entry(row: EntryRow, previous: int, latest: str) -> Iterator[str]:
+    if not row.has_session:
+        yield "its session is missing"
+    if row.position != previous + 1:
+        yield "there is none before it" if previous < 0 else f"the one before it is at {previous}"
+    if (row.type == "header") is not (row.position == 0):
+        yield "is first, and no header" if row.position == 0 else "is a header, and not first"
+    if isinstance(row.recorded_at, str) and row.recorded_at < latest:
+        yield "recorded_at lies before that of the entry before"
+    if row.idempotency_key is not None and (fault := key_fault(row.idempotency_key)):
+        yield f"its idempotency key {fault}"
+    yield from _faults_of_payload(row)
+
+
+def _faults_of_payload(row: EntryRow) -> Iterator[str]:
+    """What a reader would stumble over."""
+    payload = _text(row.payload)
+    if payload is None:
+        yield "its payload is no text in UTF-8"
+        return
+    if not all(isinstance(text, str | None) for text in (row.type, row.recorded_at)):
+        yield "its type or recorded_at is no text"
+        return
+    stored = FoundRow(row.position, row.type, row.recorded_at, row.attachments, payload, row.lifted)
+    try:
+        rows.from_rows(row.session, Found([stored]), data=False)
+        if len({place.path for place in stored.places}) < len(stored.places):
+            yield "two of its attachments have one place"
+    except Corrupt as error:
+        yield error.reason if error.path == "$" else f"{error.path}: {error.reason}"
+
+
+def _judge_attachments(found: Iterable[AttachmentRow]) -> Iterator[Finding]:
+    for row in found:
+        digest = bytes(row.digest).hex()
+        if not row.has_entry:
+            reason = "its entry is missing"
+            yield Finding("attachments", row.session, row.position, digest, reason)
+        if not row.has_blob:
+            reason = "its blob is missing"
+            yield Finding("attachments", row.session, row.position, digest, reason)
+
+
+def _judge_blobs(found: Iterable[BlobRow]) -> Iterator[Finding]:
+    for row in found:
+        digest, data = bytes(row.digest), bytes(row.data)
+        reasons = [
+            "no attachment names it" if not row.is_used else "",
+            "its bytes have another digest" if hashlib.sha256(data).digest() != digest else "",
+            f"has {len(data)} bytes, and says {row.size}" if len(data) != row.size else "",
+        ]
+        for reason in filter(None, reasons):
+            yield Finding("blobs", None, None, digest.hex(), reason)
+
+
+def _text(stored: object) -> str | None:
+    """What is stored as text; None where it isn't."""
+    if isinstance(stored, str):
+        return stored
+    try:
+        return bytes(stored).decode() if isinstance(stored, bytes | memoryview) else None
+    except UnicodeDecodeError:
+        return None
+
+
+class _Step(NamedTuple):
+    """A table: how its next rows are read, what is wrong with them, and the place of a row."""
+
+    read: Callable[..., Any]
+    judge: Callable[[Any], Iterator[Finding]]
+    start: Sequence[object]
+    place: Callable[[Any], Sequence[object]]
+
+
+_STEPS = (
+    _Step(sql_verify.read_sessions, _judge_sessions, START, lambda row: (row.id,)),
+    _Step(sql_verify.read_entries, _judge_entries, START, lambda row: (row.session, row.position)),
+    _Step(
+        sql_verify.read_attachments,
+        _judge_attachments,
+        START,
+        lambda row: (row.session, row.position, row.ordinal),
+    ),
+    _Step(sql_verify.read_blobs, _judge_blobs, (b"",), lambda row: (bytes(row.digest),)),
+)
