@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest
 # Two at a time, each with a PostgreSQL of its own; the tests of a file stay together.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help demo test test-slow test-lowest lint format dist clean
+.PHONY: help demo test test-slow test-lowest soak lint format dist clean
 
 help:  ## Say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ test-lowest: .venv-lowest/ready  ## The tests against the lowest supported versi
 	.venv-lowest/bin/python -m pip install --quiet --upgrade pip uv
 	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct --editable '.[all]' --group test
 	touch $@
+
+soak: .venv/ready  ## Load on both databases for SECONDS each, and what verify says of it
+	$(BIN)/python benchmarks/soak.py --seconds $(or $(SECONDS),60)
 
 lint: .venv/ready  ## Ruff and mypy
 	$(BIN)/ruff check
