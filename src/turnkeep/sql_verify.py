@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    FromClause,
     bindparam,
     delete,
     exists,
@@ -92,6 +93,14 @@ class BlobRow(NamedTuple):
     is_used: bool
 
 
+def _has(table: FromClause, *is_it: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether *table* has such a row: looked up for each row, where for an EXISTS Postgres may
+    choose to read the whole table, again for each portion.
+    """
+    found = select(ONE).select_from(table).where(*is_it).limit(ONE)
+    return found.scalar_subquery().is_not(None)
+
+
 def _behind(*columns: ColumnElement[Any]) -> ColumnElement[bool]:
     names = ("session", "position", "ordinal")
     return tuple_(*columns) > tuple_(
@@ -154,7 +163,7 @@ _ENTRIES = Prepared(
         entries.c.attachments,
         Raw(entries.c.payload),
         entries.c.idempotency_key,
-        exists().where(*_OF_SESSION).correlate(entries),
+        _has(sessions, *_OF_SESSION),
         select(Lines(attachments.c.digest, attachments.c.path))
         .where(
             attachments.c.namespace == entries.c.namespace,
@@ -180,20 +189,18 @@ _NEWEST_BEFORE = (
 )
 
 _ATTACHMENT_KEY = (attachments.c.session_id, attachments.c.position, attachments.c.ordinal)
-_HAS_ENTRY = exists().where(
+_OF_ENTRY = (
     entries.c.namespace == attachments.c.namespace,
     entries.c.session_id == attachments.c.session_id,
     entries.c.position == attachments.c.position,
 )
-_HAS_BLOB = exists().where(
-    blobs.c.namespace == attachments.c.namespace, blobs.c.digest == attachments.c.digest
-)
+_OF_BLOB = (blobs.c.namespace == attachments.c.namespace, blobs.c.digest == attachments.c.digest)
 _ATTACHMENTS = Prepared(
     select(
         *_ATTACHMENT_KEY,
         attachments.c.digest,
-        _HAS_ENTRY.correlate(attachments),
-        _HAS_BLOB.correlate(attachments),
+        _has(entries, *_OF_ENTRY),
+        _has(blobs, *_OF_BLOB),
     )
     .where(attachments.c.namespace == NS, _behind(*_ATTACHMENT_KEY))
     .order_by(*_ATTACHMENT_KEY)
@@ -204,14 +211,11 @@ _NEXT_BLOBS = (
     blobs.c.namespace == NS,
     blobs.c.digest > bindparam("digest", type_=blobs.c.digest.type),
 )
-_IS_USED = exists().where(
-    attachments.c.namespace == blobs.c.namespace, attachments.c.digest == blobs.c.digest
-)
 _BLOB_SIZES = Prepared(
     select(func.length(blobs.c.data)).where(*_NEXT_BLOBS).order_by(blobs.c.digest).limit(COUNT)
 )
 _BLOBS = Prepared(
-    select(blobs.c.digest, blobs.c.size, blobs.c.data, _IS_USED.correlate(blobs))
+    select(blobs.c.digest, blobs.c.size, blobs.c.data, _has(attachments, *_OF_BLOB))
     .where(*_NEXT_BLOBS)
     .order_by(blobs.c.digest)
     .limit(COUNT),
@@ -220,14 +224,14 @@ _BLOBS = Prepared(
 
 _UNUSED_BLOBS = Prepared(
     select(blobs.c.digest)
-    .where(*_NEXT_BLOBS, ~_IS_USED.correlate(blobs))
+    .where(*_NEXT_BLOBS, ~exists().where(*_OF_BLOB).correlate(blobs))
     .order_by(blobs.c.digest)
     .limit(COUNT)
 )
 _DROP_UNUSED = DROP_BLOBS.returning(blobs.c.size)
 _DROP_ATTACHMENTS = (
     delete(attachments)
-    .where(attachments.c.namespace == NS, ~_HAS_ENTRY.correlate(attachments))
+    .where(attachments.c.namespace == NS, ~exists().where(*_OF_ENTRY).correlate(attachments))
     .returning(attachments.c.ordinal)
 )
 
