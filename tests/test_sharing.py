@@ -5,22 +5,33 @@ On the two databases that several can use; what one alone sees is in `test_attac
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import URL, Engine, NullPool, create_engine, event, text
 
 from conftest import Backend
 from contention import header, said
 from inspection import EMPTY, counts, orphans
 from servers import wait_for
-from turnkeep import Entry, MessageEntry, SQLStore, UnknownSession, sql
+from turnkeep import (
+    AsyncSQLStore,
+    Entry,
+    MessageEntry,
+    SQLStore,
+    Unavailable,
+    UnknownSession,
+    sql,
+)
+from turnkeep.database import TRIES
 from turnkeep.prepared import Prepared
+from turnkeep.testing import Blocking
 
-A, B = b"first" * 50, b"second" * 50
+A, B, C = b"first" * 50, b"second" * 50, b"third" * 50
 looked = partial(said, "look")
 
 READS: dict[str, Callable[[SQLStore], list[Entry]]] = {
@@ -195,3 +206,72 @@ def test_sessions_that_share_attachments_keep_what_they_use_for_long(
     server_or_file: Backend,
 ) -> None:
     share(server_or_file, 10_000)
+
+
+@contextmanager
+def overtaking(engine: Engine, by: SQLStore, data: bytes, times: int) -> Iterator[list[str]]:
+    """Let *by* have *data* whenever one looks whether they are there, *times* often, and have
+    them no more when the answer has come; the looks.
+    """
+    looks: list[str] = []
+
+    def is_look(statement: str) -> bool:
+        return "SELECT turnkeep_blobs.digest" in statement
+
+    def look(*arguments: Any) -> None:
+        if is_look(arguments[2]) and len(looks) < times:
+            by.extend("overtaking", [header("overtaking"), looked(data)])
+
+    def answered(*arguments: Any) -> None:
+        if is_look(arguments[2]):
+            looks.append(arguments[2])
+            by.delete("overtaking")
+
+    event.listen(engine, "before_cursor_execute", look)
+    event.listen(engine, "after_cursor_execute", answered)
+    yield looks
+    event.remove(engine, "before_cursor_execute", look)
+    event.remove(engine, "after_cursor_execute", answered)
+
+
+WRITES: dict[str, Callable[[SQLStore, MessageEntry], object]] = {
+    "append": lambda store, entry: store.append("s", entry),
+    "append with a key": lambda store, entry: store.append("s", entry, idempotency_key="k"),
+    "extend": lambda store, entry: store.extend("s", [entry]),
+    "begin": lambda store, entry: [store.delete("s"), store.extend("s", [header("s"), entry])],
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize(
+    "driver", ["psycopg", "psycopg in a transaction", "psycopg_async", "asyncpg"]
+)
+def test_a_write_whose_bytes_a_delete_took_away_begins_anew(
+    postgres_url: URL, driver: str, write: str
+) -> None:
+    """It looks which bytes are there, and does not hold them. A number of times that is no matter
+    to the caller; then it is said, and nothing is written.
+    """
+    name, _, joined = driver.partition(" ")
+    url = postgres_url.set(drivername=f"postgresql+{name}")
+    with SQLStore(postgres_url) as by, ExitStack() as stack:
+        by.upgrade()
+        by.append("s", header("s"))
+        store: Any = SQLStore(url) if name == "psycopg" else Blocking(lambda: AsyncSQLStore(url))
+        stack.enter_context(store)
+        engine = create_engine(url, poolclass=NullPool) if joined else store._database.engine
+
+        def do(write: Callable[[SQLStore, MessageEntry], object], entry: MessageEntry) -> None:
+            with engine.begin() if joined else nullcontext() as connection:
+                write(store.using(connection) if joined else store, entry)
+
+        with overtaking(engine, by, A, 3) as looks:
+            do(WRITES[write], looked(B, A))
+        assert len(looks) == 4
+        assert by.read("s") == [header("s"), looked(B, A)]
+        assert orphans(by) == []
+        before = counts(by)
+        with overtaking(engine, by, C, 100) as looks, pytest.raises(Unavailable, match="23503"):
+            do(WRITES["append"], looked(C))
+        assert len(looks) == TRIES
+        assert counts(by) == before

@@ -288,7 +288,7 @@ OTHERS: dict[str, tuple[ClauseElement | Prepared, dict[str, Any]]] = {
     "header": (sql.HEADER_PAYLOAD, SESSION),
     "known keys": (sql.KNOWN, SESSION | {"keys": ["a", "b"]}),
     "stored": (sql.STORED, RANGE),
-    "hold blobs": (sql.HOLD_BLOBS, {"ns": "", "digests": DIGESTS}),
+    "known blobs": (sql.KNOWN_BLOBS, {"ns": "", "digests": DIGESTS}),
     "lock blobs": (sql.LOCK_BLOBS, {"ns": "", "digests": DIGESTS}),
     "drop blobs": (sql.DROP_BLOBS, {"ns": "", "digests": DIGESTS}),
     "delete attachments": (sql.DELETE_ATTACHMENTS, {"ns": "", "sid": "s500"}),

@@ -197,13 +197,13 @@ def test_threads_that_share_a_host_s_engine_lose_nothing(threaded_host: Host) ->
 
 KILLED = """
 import os, signal, sys
-from turnkeep import MessageEntry, SQLStore, sql
+from turnkeep import MessageEntry, SQLStore
+from turnkeep.dialect import Postgres, Sqlite
 
-class Killing:
-    def run_many(self, *arguments):
-        os.kill(os.getpid(), signal.SIGKILL)
+def kill(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
 
-sql.INSERT_ATTACHMENT = Killing()
+Postgres.attach = Sqlite.attach = kill
 files = [{"media_type": "image/png", "data": "bmV3"}]
 entry = MessageEntry({"role": "user", "content": "x", "files": files})
 SQLStore(sys.stdin.readline().strip()).extend("s", [entry] * 3)

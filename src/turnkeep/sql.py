@@ -10,6 +10,7 @@ rows of entries, in `rows`, outside the transaction.
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +23,6 @@ from sqlalchemy import (
     delete,
     exists,
     func,
-    insert,
     literal_column,
     select,
     tuple_,
@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.types import BigInteger
 
 from turnkeep import dialect
-from turnkeep.dialect import Again, Parameters, Row
+from turnkeep.dialect import Again, AttachmentRow, Parameters, Row
 from turnkeep.dialect.statements import IN_SESSION, INSERT_ENTRY, NS, SID, Instant, Lines
 from turnkeep.entries import Header
 from turnkeep.errors import Conflict, Corrupt, SessionExists, UnknownSession
@@ -200,22 +200,11 @@ MESSAGES = Prepared(
 
 DIGESTS = bindparam("digests", expanding=True, type_=blobs.c.digest.type)
 IN_BLOBS = (blobs.c.namespace == NS, blobs.c.digest.in_(DIGESTS))
-HOLD_BLOBS = (
-    select(blobs.c.digest)
-    .where(*IN_BLOBS)
-    .order_by(blobs.c.digest)
-    .with_for_update(read=True, key_share=True)
-)
+KNOWN_BLOBS = select(blobs.c.digest).where(*IN_BLOBS)
 LOCK_BLOBS = select(blobs.c.digest).where(*IN_BLOBS).order_by(blobs.c.digest).with_for_update()
 DROP_BLOBS = delete(blobs).where(
     *IN_BLOBS,
     ~exists().where(attachments.c.namespace == NS, attachments.c.digest == blobs.c.digest),
-)
-INSERT_ATTACHMENT = Prepared(
-    insert(attachments).values(
-        {c.name: bindparam(c.name, type_=c.type) for c in attachments.columns}
-        | {"namespace": NS, "session_id": SID}
-    )
 )
 DELETE_ATTACHMENTS = delete(attachments).where(*IN_ATTACHMENTS).returning(attachments.c.digest)
 DELETE_ENTRIES = delete(entries).where(*IN_ENTRIES)
@@ -527,40 +516,31 @@ def _known(connection: Connection, session: Parameters, keys: Sequence[str]) -> 
 
 
 def _attach(connection: Connection, session: Parameters, first: int, rows: Sequence[Row]) -> None:
-    """Store the bytes that were lifted out of *rows*, each once, and where they were."""
+    """Store the bytes that were lifted out of *rows*, each once, and where they were.
+
+    What is known is not locked, which would need the right to change it. The foreign key locks it,
+    as the owner of the table, when a row that names it is inserted; where a delete came between, it
+    refuses the row (`Again`).
+    """
     data = {lifted.digest: lifted.data for row in rows for lifted in row.attachments}
-    missing = sorted(data)  # in one order everywhere, so that nobody waits in a circle
-    while missing:
-        held: set[bytes] = set()
-        for some in _chunks(missing):
-            held.update(connection.execute(HOLD_BLOBS, {**session, "digests": some}).scalars())
-        for digest in missing:
-            if digest not in held:
-                values = {
-                    **session,
-                    "digest": digest,
-                    "data": data[digest],
-                    "size": len(data[digest]),
-                }
-                if dialect.of(connection).new_blob.fetch(connection, values):
-                    held.add(digest)
-        # What was neither held nor inserted came in between, from a writer who may yet be undone:
-        # look again.
-        missing = [digest for digest in missing if digest not in held]
+    digests = sorted(data)  # in one order everywhere, so that nobody waits in a circle
+    known: set[bytes] = set()
+    for some in _chunks(digests):
+        known.update(connection.execute(KNOWN_BLOBS, {**session, "digests": some}).scalars())
+    new_blob = dialect.of(connection).new_blob
+    for digest in digests:
+        if digest not in known:
+            # Where another is inserting it, this waits for that one's end, and it is there after.
+            size = len(data[digest])
+            values = {**session, "digest": digest, "data": data[digest], "size": size}
+            new_blob.fetch(connection, values)
     places = [
-        {
-            **session,
-            "position": position,
-            "ordinal": ordinal,
-            "path": lifted.path,
-            "digest": lifted.digest,
-            "mime": lifted.mime,
-            "filename": lifted.filename,
-        }
+        AttachmentRow(position, ordinal, lifted.path, lifted.digest, lifted.mime, lifted.filename)
         for position, row in enumerate(rows, start=first)
         for ordinal, lifted in enumerate(row.attachments)
     ]
-    INSERT_ATTACHMENT.run_many(connection, places)
+    places.sort(key=attrgetter("digest"))
+    dialect.of(connection).attach(connection, session, places)
 
 
 def _found(

@@ -4,12 +4,22 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection
 
-from turnkeep.dialect.base import Again, Dialect, Mode, Parameters, Row
+from turnkeep.dialect.base import Again, AttachmentRow, Dialect, Mode, Parameters, Row
 from turnkeep.dialect.postgres import Postgres
 from turnkeep.dialect.sqlite import Sqlite
 from turnkeep.dialect.statements import values_of
 
-__all__ = ["DIALECTS", "Again", "Dialect", "Mode", "Parameters", "Row", "of", "values_of"]
+__all__ = [
+    "DIALECTS",
+    "Again",
+    "AttachmentRow",
+    "Dialect",
+    "Mode",
+    "Parameters",
+    "Row",
+    "of",
+    "values_of",
+]
 
 DIALECTS: Mapping[str, Dialect] = {"sqlite": Sqlite(), "postgresql": Postgres()}
 

@@ -28,6 +28,17 @@ class Row(NamedTuple):
     attachments: tuple[Lifted, ...]
 
 
+class AttachmentRow(NamedTuple):
+    """What an attachment is in its table, but for its session."""
+
+    position: int
+    ordinal: int
+    path: str
+    digest: bytes
+    mime: str | None
+    filename: str | None
+
+
 class Mode(Enum):
     """What a piece of work needs of its transaction."""
 
@@ -68,7 +79,7 @@ class Dialect(Protocol):
     """Inserts a session's row unless there is one; gives its id, or no row."""
 
     new_blob: ClassVar[Prepared]
-    """Inserts a blob unless its digest is there; gives the digest, or no row."""
+    """Inserts a blob unless its digest is there."""
 
     def check_schema(self, schema: str | None) -> None:
         """Raise InvalidArgument where *schema* can't be the name of one."""
@@ -124,6 +135,11 @@ class Dialect(Protocol):
         """Write the next entries, whose times rise; the last position, or None as `append`. Keys
         are taken for new.
         """
+
+    def attach(
+        self, connection: Connection, session: Parameters, places: Sequence[AttachmentRow]
+    ) -> None:
+        """Write what was lifted out of entries, in this order."""
 
     def translate(self, error: BaseException) -> Exception:
         """The TurnkeepError that the driver's *error* means, or Again. Its own text quotes values

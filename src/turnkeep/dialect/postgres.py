@@ -7,7 +7,7 @@ or the host's, may be another.
 
 import math
 import select as polling
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -36,7 +36,7 @@ from sqlalchemy.sql.dml import Update
 from sqlalchemy.types import BigInteger, Integer, Text
 
 from turnkeep.dialect import statements
-from turnkeep.dialect.base import Again, Mode, Parameters, Row
+from turnkeep.dialect.base import Again, AttachmentRow, Mode, Parameters, Row
 from turnkeep.dialect.statements import (
     COLUMNS,
     EXPECTED,
@@ -51,7 +51,9 @@ from turnkeep.dialect.statements import (
 from turnkeep.entries import key_fault
 from turnkeep.errors import InvalidArgument, SchemaError, TurnkeepError, Unavailable
 from turnkeep.prepared import Prepared
-from turnkeep.tables import entries, sessions
+from turnkeep.tables import attachments, entries, sessions
+
+_FIELDS = AttachmentRow._fields
 
 
 def _inserted(advance: Update) -> Insert:
@@ -121,6 +123,17 @@ def _extended(*, expected: bool) -> Insert:
     return insert(entries).from_select(COLUMNS, row).returning(entries.c.position)
 
 
+def _attached() -> Insert:
+    """Insert what was lifted out of entries, out of arrays, in their order."""
+    given = (
+        func.unnest(*(bindparam(f"{c}s", type_=ARRAY(attachments.c[c].type)) for c in _FIELDS))
+        .table_valued(*_FIELDS)
+        .render_derived("given")
+    )
+    row = select(NS, SID, *(given.c[c] for c in _FIELDS))
+    return insert(attachments).from_select(["namespace", "session_id", *_FIELDS], row)
+
+
 @compiles(statements.Lines, "postgresql")
 def _lines(element: Any, compiler: Any, **options: Any) -> str:
     data, text = (compiler.process(column, **options) for column in element.clauses)
@@ -171,6 +184,8 @@ class Postgres:
         )
         for expected in (False, True)
     }
+
+    _attach: ClassVar = Prepared(_attached(), binary=[f"{name}s" for name in _FIELDS])
 
     def options(self, mode: Mode) -> dict[str, Any]:
         """The isolation level, which the driver says when it begins."""
@@ -295,12 +310,24 @@ class Postgres:
         written = self._extend[expected is not None].fetch(connection, values)
         return max(int(position) for (position,) in written) if written else None
 
+    def attach(
+        self, connection: Connection, session: Parameters, places: Sequence[AttachmentRow]
+    ) -> None:
+        """One statement, in whose order the foreign keys are checked."""
+        columns = zip(_FIELDS, zip(*places, strict=True), strict=True)
+        values = {f"{name}s": list(column) for name, column in columns}
+        self._attach.fetch(connection, {**session, **values})
+
     _FORGOTTEN: ClassVar = dict.fromkeys(
         ("26000", "42P05"),
         "the server lost or mixed up prepared statements: behind a pooler, add "
         "?prepare_threshold=none to the URL",
     )
     _AGAIN: ClassVar = {"40001": "serialization failure", "40P01": "deadlock", **_FORGOTTEN}
+    _RACES: ClassVar[Mapping[tuple[str, str | None], str]] = {
+        ("23503", "turnkeep_attachments_blob_fkey"): "another deleted the same attachment",
+        ("23505", "turnkeep_entries_key"): "another append has the same idempotency key",
+    }
     _SCHEMA: ClassVar = {
         "3F000": "the schema doesn't exist, or the search_path names none that does",
         **dict.fromkeys(
@@ -329,8 +356,8 @@ class Postgres:
             return Unavailable(f"{reason} ({type(cause).__name__})")
         if state in self._AGAIN:
             return Again(f"{self._AGAIN[state]} (SQLSTATE {state})")
-        if state == "23505" and _constraint(cause) == "turnkeep_entries_key":
-            return Again("another append has the same idempotency key (SQLSTATE 23505)")
+        if race := self._RACES.get((state, _constraint(cause))):
+            return Again(f"{race} (SQLSTATE {state})")
         if state in self._SCHEMA:
             return SchemaError(f"{self._SCHEMA[state]} (SQLSTATE {state})")
         reason = self._UNAVAILABLE.get(state) or self._UNAVAILABLE.get(state[:2], "")

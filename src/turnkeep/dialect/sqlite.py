@@ -17,24 +17,26 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar
 
-from sqlalchemy import URL, Connection, Engine, bindparam, event, func, select, update
+from sqlalchemy import URL, Connection, Engine, bindparam, event, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool, StaticPool
 from sqlalchemy.types import BigInteger, Text
 
 from turnkeep.dialect import statements
-from turnkeep.dialect.base import Again, Mode, Parameters, Row
+from turnkeep.dialect.base import Again, AttachmentRow, Mode, Parameters, Row
 from turnkeep.dialect.statements import (
     IN_SESSION,
     INSERT_ENTRY,
+    NS,
     RECORDED_AT,
+    SID,
     advances,
     values_of,
 )
 from turnkeep.errors import InvalidArgument, SchemaError, TurnkeepError, Unavailable
 from turnkeep.prepared import Prepared
-from turnkeep.tables import metadata, sessions, utc_text
+from turnkeep.tables import attachments, metadata, sessions, utc_text
 
 _log = logging.getLogger("turnkeep")
 
@@ -84,6 +86,12 @@ class Sqlite:
     _append: ClassVar = {flags: Prepared(s) for flags, s in advances(func.max, NOW).items()}
     new_session: ClassVar[Prepared] = statements.new_session(sqlite.insert, NOW)
     new_blob: ClassVar[Prepared] = statements.new_blob(sqlite.insert)
+    _attach = Prepared(
+        insert(attachments).values(
+            {name: bindparam(name) for name in AttachmentRow._fields}
+            | {"namespace": NS, "session_id": SID}
+        )
+    )
     _state = Prepared(
         select(sessions.c.last_position, sessions.c.last_recorded_at).where(*IN_SESSION)
     )
@@ -279,6 +287,12 @@ class Sqlite:
         )
         INSERT_ENTRY.run_many(connection, values)
         return int(last)
+
+    def attach(
+        self, connection: Connection, session: Parameters, places: Sequence[AttachmentRow]
+    ) -> None:
+        """The inserts, one for each."""
+        self._attach.run_many(connection, [{**session, **place._asdict()} for place in places])
 
     def translate(self, error: BaseException) -> Exception:
         """By SQLite's result codes."""

@@ -90,7 +90,7 @@ def new_blob(insert_into: Any) -> Prepared:
     """Insert a blob unless its digest is there."""
     given = {c.name: bindparam(c.name, type_=c.type) for c in blobs.columns} | {"namespace": NS}
     statement = insert_into(blobs).values(given)
-    return Prepared(statement.on_conflict_do_nothing().returning(blobs.c.digest), binary=["data"])
+    return Prepared(statement.on_conflict_do_nothing(), binary=["data"])
 
 
 INSERT_ENTRY = Prepared(
