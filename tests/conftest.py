@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from sqlalchemy import URL, Engine, create_engine
 
+from poolers import PgBouncer, as_a_host_says, pgbouncer_before
 from servers import PostgresServer, postgres_from_wheel
 from turnkeep import SQLStore
 
@@ -57,7 +58,8 @@ class Backend:
             self.store()
             assert self._shared is not None
             return self._shared
-        engine = create_engine(self.url, **options)
+        url, given = as_a_host_says(self.url)
+        engine = create_engine(url, **(given | options))
         self._engines.append(engine)
         return engine
 
@@ -81,6 +83,19 @@ def postgres_url(postgres: PostgresServer) -> Iterator[URL]:
     name = f"test_{next(_numbers)}"
     yield postgres.create_database(name)
     postgres.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def pooler(postgres: PostgresServer) -> Iterator[PgBouncer]:
+    """PgBouncer before it."""
+    with pgbouncer_before(postgres) as pooler:
+        yield pooler
+
+
+@pytest.fixture
+def pooled_url(pooler: PgBouncer, postgres_url: URL) -> URL:
+    """The way to an empty database through the pooler, which has all its connections to it."""
+    return pooler.opened(postgres_url)
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +125,23 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 def shared_store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SQLStore]:
-    """A store on each kind of database for all tests of a module: each takes its own namespace."""
+    """A store on each kind of database for all tests of a module: each takes its own namespace.
+
+    A module whose tests are to run through a pooler too has a fixture of this name of its own.
+    """
+    yield from open_shared(request, tmp_path_factory)
+
+
+def open_shared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SQLStore]:
+    """What `shared_store` is, for the kind of database that *request* has as its parameter."""
     name = request.param
-    if name == "postgres":
-        server = request.getfixturevalue("postgres")
+    if name in ("postgres", "pooler"):
+        server: PostgresServer = request.getfixturevalue("postgres")
         url = server.create_database(f"shared_{next(_numbers)}")
+        if name == "pooler":
+            url = request.getfixturevalue("pooler").opened(url)
     else:
         path = None if name == "memory" else str(tmp_path_factory.mktemp("shared") / "chats.db")
         url = URL.create("sqlite", database=path)
@@ -122,12 +149,12 @@ def shared_store(
     yield backend.store()
     backend.close()
     if backend.is_postgres:
-        server.drop_database(url.database)
+        server.drop_database(url.database or "")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def server_or_file(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """An empty database that several processes can use."""
+    """An empty database that several processes can use; a test may ask for "pooler" besides."""
     yield from _backend(request)
 
 
@@ -141,6 +168,8 @@ def _backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     name = request.param
     if name == "postgres":
         url = request.getfixturevalue("postgres_url")
+    elif name == "pooler":
+        url = request.getfixturevalue("pooled_url")
     elif name == "memory":
         url = URL.create("sqlite")
     else:

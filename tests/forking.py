@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from sqlalchemy import URL, AsyncAdaptedQueuePool, create_engine, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from poolers import as_a_host_says
 from turnkeep import AsyncSQLStore, Header, MessageEntry, SQLStore, Unavailable
 
 KINDS = ("owned", "borrowed", "unused", "memory", "async owned", "async borrowed", "async memory")
@@ -64,14 +65,15 @@ def leave(code: int) -> NoReturn:
 
 def check(url: URL, namespace: str, kind: str) -> None:
     is_borrowed = "borrowed" in kind or kind == "unused"
+    bare, options = as_a_host_says(url)
     store: Any
     if "async" in kind:
         pool = AsyncAdaptedQueuePool
-        engine: Any = create_async_engine(url, poolclass=pool) if is_borrowed else None
+        engine: Any = create_async_engine(bare, poolclass=pool, **options) if is_borrowed else None
         store = AsyncSQLStore(engine or url, namespace=namespace, migrate=True)
         runner = asyncio.Runner()
     else:
-        engine = create_engine(url) if is_borrowed else None
+        engine = create_engine(bare, **options) if is_borrowed else None
         store = SQLStore(engine or url, namespace=namespace, migrate=True)
         runner = None
 

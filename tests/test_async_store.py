@@ -34,6 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 import forking
+from poolers import as_a_host_says
 from servers import PostgresServer
 from turnkeep import (
     AsyncLoader,
@@ -65,6 +66,10 @@ DRIVERS = {
     "psycopg": "postgresql+psycopg_async",
     "asyncpg": "postgresql+asyncpg",
 }
+POOLED = ["pooled psycopg", "pooled asyncpg"]
+"""The same through a pooler. It has the contract in each run, the rest in a long one."""
+
+ALL = [*DRIVERS, *(pytest.param(name, marks=pytest.mark.slow) for name in POOLED)]
 
 
 class Place:
@@ -77,8 +82,11 @@ class Place:
 
     def engine(self, **options: Any) -> AsyncEngine:
         """An engine as a host would make it, but that SQLite doesn't wait for the disk."""
-        given = {"poolclass": AsyncAdaptedQueuePool} | options  # not the default before 2.0.38
-        engine = create_async_engine(self.url, **given)
+        url, arguments = as_a_host_says(self.url)
+        given = (
+            {"poolclass": AsyncAdaptedQueuePool} | arguments | options
+        )  # not the default before 2.0.38
+        engine = create_async_engine(url, **given)
         if self.driver == "aiosqlite":
 
             @event.listens_for(engine.sync_engine, "connect")
@@ -104,18 +112,22 @@ class Place:
 
 
 @contextmanager
-def open_place(driver: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
+def open_place(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
     """An empty database."""
+    driver = kind.removeprefix("pooled ")
     if driver == "aiosqlite":
         yield Place(driver, URL.create(DRIVERS[driver], database=str(folder / "chats.db")))
         return
     server: PostgresServer = request.getfixturevalue("postgres")
     name = f"async_{next(_numbers)}"
-    yield Place(driver, server.create_database(name).set(drivername=DRIVERS[driver]))
+    url = server.create_database(name)
+    if kind in POOLED:
+        url = request.getfixturevalue("pooler").opened(url)
+    yield Place(driver, url.set(drivername=DRIVERS[driver]))
     server.drop_database(name)
 
 
-@pytest.fixture(scope="module", params=list(DRIVERS))
+@pytest.fixture(scope="module", params=ALL)
 def database(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
@@ -132,14 +144,14 @@ def place(database: Place) -> Place:
     return Place(database.driver, database.url, f"test {next(_numbers)}")
 
 
-@pytest.fixture(params=list(DRIVERS))
+@pytest.fixture(params=ALL)
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty database for each driver."""
     with open_place(request.param, tmp_path, request) as place:
         yield place
 
 
-@pytest.fixture(params=["psycopg", "asyncpg"])
+@pytest.fixture(params=ALL[1:])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty database on a server, for each driver."""
     with open_place(request.param, tmp_path, request) as place:
@@ -197,7 +209,7 @@ def picture(content: str) -> MessageEntry:
 # ------------------------------------------------------------------------------- the contract
 
 
-@pytest.fixture(scope="module", params=["aiosqlite", "memory", "psycopg", "asyncpg", "borrowed"])
+@pytest.fixture(scope="module", params=[*DRIVERS, *POOLED, "memory", "borrowed"])
 def blocking(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Blocking]:
@@ -671,6 +683,7 @@ def test_a_store_goes_on_in_the_next_event_loop(place: Place, ends: str) -> None
         gc.collect()
 
 
+@pytest.mark.parametrize("server", ["psycopg", "asyncpg"], indirect=True)
 def test_a_loop_that_ends_leaves_no_connection_behind(server: Place) -> None:
     """Nor a warning about one: those are errors here."""
     store = server.store()
@@ -700,7 +713,8 @@ def test_a_database_in_memory_goes_on_in_the_next_event_loop() -> None:
 def test_a_store_whose_loop_died_in_the_middle_of_a_call_goes_on(place: Place) -> None:
     store = place.store(timeout=1)  # SQLite's driver waits for the lock to its end
     run(lambda: store.append("s1", header()))
-    engine = create_engine(place.sync_url)
+    url, arguments = as_a_host_says(place.sync_url)
+    engine = create_engine(url, **arguments)
     with engine.connect() as connection:
         place.sync_store(engine).using(connection).append("s1", message("a"))
 

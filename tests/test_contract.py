@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from conftest import Backend
+from conftest import BACKENDS, Backend, open_shared
 from turnkeep import (
     Entry,
     Header,
@@ -47,6 +47,13 @@ F = TypeVar("F", bound="type[Faulty]")
 _numbers = itertools.count()
 
 
+@pytest.fixture(params=[*BACKENDS, "pooler"], scope="module")
+def shared_store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SQLStore]:
+    yield from open_shared(request, tmp_path_factory)
+
+
 class TestSQLStore(StoreContract):
     @pytest.fixture(autouse=True)
     def _database(self, shared_store: SQLStore) -> None:
@@ -56,6 +63,7 @@ class TestSQLStore(StoreContract):
         return self.store.with_namespace(f"law {next(_numbers)}")
 
 
+@pytest.mark.parametrize("server_or_file", ["sqlite", "postgres", "pooler"], indirect=True)
 class TestSQLStoreInATransaction(StoreContract):
     without = {"threads"}  # noqa: RUF012 (as the docs write it)
 

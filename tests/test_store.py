@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
+from conftest import BACKENDS, open_shared
 from turnkeep import (
     Conflict,
     Entry,
@@ -57,6 +58,13 @@ def impossible(*, but: str = "") -> pytest.MarkDecorator:
 
 
 _numbers = itertools.count()
+
+
+@pytest.fixture(params=[*BACKENDS, "pooler"], scope="module")
+def shared_store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SQLStore]:
+    yield from open_shared(request, tmp_path_factory)
 
 
 @pytest.fixture

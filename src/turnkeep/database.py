@@ -237,7 +237,8 @@ class Database:
                 self._begin_work()
                 try:
                     try:
-                        yield connection
+                        with self.dialect.unprepared(connection):
+                            yield connection
                     finally:
                         self._end_work()
                 except BaseException as error:
@@ -370,12 +371,14 @@ class Joined:
         raise Unavailable(failure.reason) if isinstance(failure, Again) else failure
 
     def _try(self, mode: Mode, work: Callable[[Connection], T]) -> T:
-        self._database.check(self._connection)
-        if mode in (Mode.READ, Mode.SNAPSHOT):
-            return work(self._connection)
-        self._database.dialect.join(self._connection)
-        with self._connection.begin_nested():
-            return work(self._connection)
+        dialect = self._database.dialect
+        with dialect.unprepared(self._connection):
+            self._database.check(self._connection)
+            if mode in (Mode.READ, Mode.SNAPSHOT):
+                return work(self._connection)
+            dialect.join(self._connection)
+            with self._connection.begin_nested():
+                return work(self._connection)
 
     @contextmanager
     def _schema(self) -> Iterator[None]:

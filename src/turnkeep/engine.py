@@ -130,7 +130,7 @@ def open_async_engine(given: str | URL, *, timeout: float) -> "AsyncEngine":
 def _open(create: Callable[..., AnyEngine], url: URL, timeout: float, package: str) -> AnyEngine:
     dialect = DIALECTS[url.get_backend_name()]
     try:
-        options = dialect.engine_options(url, timeout)
+        url, options = dialect.engine_arguments(url, timeout)
         # Parameters are message content: SQLAlchemy would put them into its errors and logs.
         engine = create(url, hide_parameters=True, **options)
     except InvalidArgument:

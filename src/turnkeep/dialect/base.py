@@ -84,8 +84,8 @@ class Dialect(Protocol):
     def check_schema(self, schema: str | None) -> None:
         """Raise InvalidArgument where *schema* can't be the name of one."""
 
-    def engine_options(self, url: URL, timeout: float) -> dict[str, Any]:
-        """What `create_engine` is given for an engine of our own."""
+    def engine_arguments(self, url: URL, timeout: float) -> tuple[URL, dict[str, Any]]:
+        """What `create_engine` is given for an engine of our own: a URL and options."""
 
     def configure(self, engine: Engine, timeout: float) -> None:
         """Set up the connections of an engine of our own."""
@@ -114,6 +114,11 @@ class Dialect(Protocol):
     def is_stale(self, connection: Connection) -> bool:
         """Whether the server ended the connection while it lay idle, as far as can be told without
         asking it.
+        """
+
+    def unprepared(self, connection: Connection) -> AbstractContextManager[None]:
+        """Have the driver prepare no statements on *connection* meanwhile, where they would be
+        mixed up with those of others.
         """
 
     def is_in_memory(self, url: URL) -> bool:

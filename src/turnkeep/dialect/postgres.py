@@ -9,7 +9,7 @@ import math
 import select as polling
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 from sqlalchemy import (
@@ -35,7 +35,7 @@ from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.dml import Update
 from sqlalchemy.types import BigInteger, Integer, Text
 
-from turnkeep.dialect import statements
+from turnkeep.dialect import pooler, statements
 from turnkeep.dialect.base import Again, AttachmentRow, Mode, Parameters, Row
 from turnkeep.dialect.statements import (
     COLUMNS,
@@ -205,24 +205,22 @@ class Postgres:
         if fault:
             raise InvalidArgument("schema", fault)
 
-    def engine_options(self, url: URL, timeout: float) -> dict[str, Any]:
+    def engine_arguments(self, url: URL, timeout: float) -> tuple[URL, dict[str, Any]]:
         """A connection commits each statement by itself unless a transaction is asked for."""
+        options: dict[str, Any] = {"pool_timeout": timeout, "isolation_level": "AUTOCOMMIT"}
         if url.get_driver_name() == "asyncpg":
-            return {
-                "pool_timeout": timeout,
-                "isolation_level": "AUTOCOMMIT",
-                "connect_args": {} if "timeout" in url.query else {"timeout": timeout},
-            }
+            wait = {} if "timeout" in url.query else {"timeout": timeout}
+            given = {**wait, **pooler.asyncpg_arguments(url)}
+            bare = url.difference_update_query([pooler.OPTION])
+            return bare, {**options, "connect_args": given}
+        _check_options({*url.query} - {pooler.OPTION})
         wanted = {
             "client_encoding": "utf8",
             "connect_timeout": max(2, math.ceil(timeout)),  # libpq takes no less
             "fallback_application_name": "turnkeep",
         }
         given = {name: value for name, value in wanted.items() if name not in url.query}
-        if "prepare_threshold" in url.query:
-            given["prepare_threshold"] = _threshold(url.query["prepare_threshold"])
-        _check_options({*url.query} - {"prepare_threshold"})
-        return {"pool_timeout": timeout, "isolation_level": "AUTOCOMMIT", "connect_args": given}
+        return url, {**options, "connect_args": {**given, **pooler.threshold(url)}}
 
     def configure(self, engine: Engine, timeout: float) -> None:
         """Nothing: what is set on a connection does not survive a pooler before the server."""
@@ -269,6 +267,10 @@ class Postgres:
         poll = polling.poll()
         poll.register(driver.fileno(), polling.POLLIN)
         return bool(poll.poll(0))
+
+    def unprepared(self, connection: Connection) -> AbstractContextManager[None]:
+        """Nothing is prepared behind a pooler, which would mix it up."""
+        return pooler.unprepared(connection)
 
     def is_in_memory(self, url: URL) -> bool:  # noqa: ARG002
         """Never."""
@@ -364,15 +366,6 @@ class Postgres:
         if reason:
             return Unavailable(f"{reason} (SQLSTATE {state})")
         return TurnkeepError(f"the database refused a statement (SQLSTATE {state})")
-
-
-def _threshold(given: object) -> int | None:
-    """An argument of psycopg's own, which takes no text."""
-    if isinstance(given, str) and given.isascii() and given.isdigit():
-        return int(given)
-    if isinstance(given, str) and given.lower() == "none":
-        return None
-    raise InvalidArgument("url", "has a prepare_threshold that is neither a number nor none")
 
 
 def _check_options(names: Iterable[str]) -> None:

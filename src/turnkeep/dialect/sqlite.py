@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar
@@ -114,7 +114,7 @@ class Sqlite:
         if schema is not None:
             raise InvalidArgument("schema", "SQLite has no schemas: leave it out")
 
-    def engine_options(self, url: URL, timeout: float) -> dict[str, Any]:
+    def engine_arguments(self, url: URL, timeout: float) -> tuple[URL, dict[str, Any]]:
         """A pool, which for a database in memory is one connection: each has a database of its own
         there.
         """
@@ -133,10 +133,8 @@ class Sqlite:
         else:
             options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
         wait = {} if "timeout" in query else {"timeout": timeout}
-        return options | {
-            "isolation_level": "AUTOCOMMIT",
-            "connect_args": {**wait, "check_same_thread": False},
-        }
+        given = {**wait, "check_same_thread": False}
+        return url, {**options, "isolation_level": "AUTOCOMMIT", "connect_args": given}
 
     def configure(self, engine: Engine, timeout: float) -> None:
         """Write-ahead log, so that readers and the writer don't wait for each other; no commit is
@@ -239,6 +237,10 @@ class Sqlite:
     def is_stale(self, connection: Connection) -> bool:  # noqa: ARG002
         """Never: there is no server."""
         return False
+
+    def unprepared(self, connection: Connection) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Nothing: what is prepared stays with its connection."""
+        return nullcontext()
 
     def is_in_memory(self, url: URL) -> bool:
         """By its name, or the mode that a file URI asks for."""
