@@ -5,7 +5,10 @@ PYTEST := $(BIN)/python -m pytest
 # Two at a time, each with a PostgreSQL of its own; the tests of a file stay together.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help demo test test-slow test-lowest soak lint format dist clean
+# `make bench BENCH=quick` takes a minute, and writes no page.
+BENCH := full
+
+.PHONY: help demo test test-slow test-lowest soak bench lint format dist clean
 
 help:  ## Say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +53,13 @@ format: .venv/ready  ## Let ruff mend what it can
 
 dist: .venv/ready  ## Build wheel and sdist, and use them outside the checkout
 	$(PYTEST) -m packaging
+
+bench: .venv/bench-ready  ## Beside the bare drivers, and docs/performance.md anew, in some minutes; BENCH=quick in one
+	PYTHONPATH=tests $(BIN)/python -m benchmarks $(if $(filter quick,$(BENCH)),--quick,--page)
+
+.venv/bench-ready: .venv/ready
+	$(BIN)/python -m pip install --quiet --group bench
+	touch $@
 
 clean:  ## Remove what the targets above made
 	rm -rf .venv .venv-lowest dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,7 +10,7 @@ int, bytes, lists of them, and None), and errors are the driver's own.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Dialect
 from sqlalchemy.sql import ClauseElement
 
 
@@ -32,7 +32,7 @@ class Prepared:
         self._statement = statement
         self._binary = binary
         self._binary_result = binary_result
-        self._compiled: dict[tuple[str, str | None], _Compiled] = {}
+        self._compiled: dict[tuple[str, str | None], Compiled] = {}
 
     def fetch(self, connection: Connection, parameters: Mapping[str, object]) -> list[Any]:
         """Run it and give all its rows; none where it returns no rows."""
@@ -54,27 +54,28 @@ class Prepared:
         finally:
             cursor.close()
 
-    def _for(self, connection: Connection) -> "_Compiled":
+    def _for(self, connection: Connection) -> "Compiled":
         translated = connection.get_execution_options().get("schema_translate_map")
         key = (connection.dialect.driver, translated.get(None) if translated else None)
         if key not in self._compiled:
-            self._compiled[key] = self._compile(connection, translated)
+            self._compiled[key] = self.compile(connection.dialect, translated)
         return self._compiled[key]
 
-    def _compile(self, connection: Connection, translated: Any) -> "_Compiled":
+    def compile(self, dialect: Dialect, translated: Any = None) -> "Compiled":
+        """The SQL for the driver of *dialect*, and for a map of schemas."""
         compiled: Any = self._statement.compile(
-            dialect=connection.dialect,
+            dialect=dialect,
             schema_translate_map=translated,
             render_schema_translate=bool(translated),
         )
         text, options = str(compiled), {}
-        if connection.dialect.paramstyle == "pyformat":  # psycopg
+        if dialect.paramstyle == "pyformat":  # psycopg
             for name in self._binary:
                 text = text.replace(f"%({name})s", f"%({name})b")
             options = {"binary": True} if self._binary_result else {}
         order = list(compiled.positiontup) if compiled.positional else None
         given = {name: value for name, value in compiled.params.items() if value is not None}
-        return _Compiled(text, order, given, options)
+        return Compiled(text, order, given, options)
 
 
 def _gives_binary(connection: Connection) -> bool:
@@ -89,7 +90,7 @@ def _gives_binary(connection: Connection) -> bool:
     return not issubclass(driver.cursor_factory, ClientCursor)
 
 
-class _Compiled:
+class Compiled:
     """The SQL for one driver and schema."""
 
     def __init__(
@@ -101,11 +102,11 @@ class _Compiled:
     ) -> None:
         self.text = text
         self.options = options
-        self._order = order
-        self._given = given  # parameters that the compiler adds, such as SQLite's offset of 0
+        self.order = order
+        self.given = given  # parameters that the compiler adds, such as SQLite's offset of 0
 
     def arranged(self, parameters: Mapping[str, object]) -> Any:
         """*parameters* as the driver takes them: by name or by place."""
-        if self._given:
-            parameters = {**self._given, **parameters}
-        return parameters if self._order is None else [parameters[name] for name in self._order]
+        if self.given:
+            parameters = {**self.given, **parameters}
+        return parameters if self.order is None else [parameters[name] for name in self.order]
