@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from sqlalchemy import URL, Engine, create_engine
 
+from chaos import Account
 from poolers import PgBouncer, as_a_host_says, pgbouncer_before
 from servers import PostgresServer, postgres_from_wheel
 from turnkeep import SQLStore
@@ -156,6 +157,27 @@ def open_shared(
 def server_or_file(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """An empty database that several processes can use; a test may ask for "pooler" besides."""
     yield from _backend(request)
+
+
+@pytest.fixture
+def account(record_property: Callable[[str, object], None]) -> Account:
+    """What writers were told; its sum is printed behind the tests."""
+    return Account(lambda told: record_property("chaos", told))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the chaos tests counted."""
+    told = [
+        f"{report.nodeid.partition('::')[2]}: {value}"
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.getreports(outcome)
+        for name, value in report.user_properties
+        if name == "chaos"
+    ]
+    if told:
+        terminalreporter.section("chaos")
+        for line in sorted(told):
+            terminalreporter.line(line)
 
 
 @pytest.fixture

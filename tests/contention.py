@@ -6,6 +6,7 @@ A spawned process imports this module, so nothing in it needs pytest.
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -76,6 +77,42 @@ class Write:
         return any(key is not None and key.startswith("shared") for key in self.keys)
 
 
+class Follower:
+    """A reader that looks again and again, as a whole and from where it got to."""
+
+    def __init__(self, store: SQLStore) -> None:
+        self._store = store
+        self.whole: list[Entry] = []
+        self.followed: list[Entry] = []
+
+    def look(self) -> None:
+        before = self._store.get(SESSION)
+        found = self._store.read(SESSION)
+        after = self._store.get(SESSION)
+        assert found[: len(self.whole)] == self.whole
+        assert before is not None
+        assert after is not None
+        assert before.last_position is not None
+        assert after.last_position is not None
+        assert before.last_position < len(found) <= after.last_position + 1
+        assert before.updated is not None
+        assert after.updated is not None
+        assert before.updated <= after.updated
+        self.whole = found
+        page = self._store.page(SESSION, after=len(self.followed) - 1 if self.followed else None)
+        self.followed += page.entries
+
+    def look_while(self, work: list["Future[list[Write]]"]) -> list[list[Write]]:
+        """Look until *work* is done, and see the end of it too; what the workers wrote."""
+        while wait(work, timeout=0.02).not_done:
+            self.look()
+        writes = [future.result() for future in work]
+        for _ in range(1 + len(self._store.read(SESSION)) // 500):
+            self.look()
+        assert self.followed == self.whole
+        return writes
+
+
 _start: Any = None
 
 
@@ -85,31 +122,38 @@ def enlist(start: Any) -> None:
     _start = start
 
 
-def write_all_sorts(url: URL, writer: int, count: int) -> list[Write]:
-    """Make *count* writes to the session: single ones and batches, with and without a key, some of
-    them the same as other writers', with bytes that others have too, and times out of order.
+def any_sort(writer: int, number: int) -> tuple[list[Entry], list[str | None]]:
+    """The entries of a write to the session and their keys, the same ones each time it is asked.
+
+    There are single ones and batches, with and without a key, some the same as other writers', with
+    bytes that others have too, and times out of order.
     """
-    chance = Random(writer)
+    chance = Random(writer << 32 | number)
+    kind = chance.choice(["one", "one", "batch", "bytes", "key", "keys", "shared"])
+    size = chance.randint(2, 4) if kind in ("batch", "keys") else 1
+    name = f"{writer}.{number}"
+    if kind == "shared":
+        group = chance.randrange(8)
+        name = f"shared {group}"
+        size = 1 + group % 2
+    files = [bytes([chance.randrange(3)]) * 1000] if kind == "bytes" else []
+    entries: list[Entry] = [
+        said(f"{name}.{i}", *files, recorded_at=_some_time(chance, number)) for i in range(size)
+    ]
+    is_keyed = kind in ("key", "keys", "shared")
+    return entries, [f"{name}.{i}" if is_keyed else None for i in range(size)]
+
+
+def write_all_sorts(url: URL, writer: int, count: int) -> list[Write]:
+    """Make *count* writes of any sort; those with a key twice."""
     done: list[Write] = []
     with SQLStore(url) as store:
         store.get(SESSION)
         _start.wait(WAIT_SECONDS)
         for number in range(count):
-            kind = chance.choice(["one", "one", "batch", "bytes", "key", "keys", "shared"])
-            size = chance.randint(2, 4) if kind in ("batch", "keys") else 1
-            name = f"{writer}.{number}"
-            if kind == "shared":
-                name = f"shared {chance.randrange(8)}"
-                size = 1 + len(name) % 2
-            files = [bytes([chance.randrange(3)]) * 1000] if kind == "bytes" else []
-            entries = [
-                said(f"{name}.{i}", *files, recorded_at=_some_time(chance, number))
-                for i in range(size)
-            ]
-            is_keyed = kind in ("key", "keys", "shared")
-            keys = [f"{name}.{i}" if is_keyed else None for i in range(size)]
-            times = 2 if is_keyed else 1  # a keyed write may be sent twice
-            done += [Write(entries, keys, _send(store, entries, keys)) for _ in range(times)]
+            entries, keys = any_sort(writer, number)
+            for _ in range(2 if keys[0] else 1):
+                done.append(Write(entries, keys, send(store, entries, keys)))  # noqa: PERF401
     return done
 
 
@@ -126,7 +170,7 @@ def claim_positions(url: URL, writer: int, count: int) -> list[Write]:
             size = 1 + (writer + len(done)) % 2
             entries = [said(f"{writer}.{len(done)}.{i}") for i in range(size)]
             try:
-                last = _send(store, entries, [None] * size, expected)
+                last = send(store, entries, [None] * size, expected)
             except Conflict:
                 continue
             assert last - size == expected
@@ -134,17 +178,20 @@ def claim_positions(url: URL, writer: int, count: int) -> list[Write]:
     return done
 
 
-def _send(
+def send(
     store: SQLStore,
     entries: Sequence[Entry],
     keys: Sequence[str | None],
     expected: int | None = None,
+    *,
+    session: str = SESSION,
 ) -> int:
+    """Append one entry, or extend by several; the position of the last."""
     if len(entries) == 1:
         return store.append(
-            SESSION, entries[0], idempotency_key=keys[0], expected_position=expected
+            session, entries[0], idempotency_key=keys[0], expected_position=expected
         )
-    return store.extend(SESSION, entries, idempotency_keys=keys, expected_position=expected)
+    return store.extend(session, entries, idempotency_keys=keys, expected_position=expected)
 
 
 def _some_time(chance: Random, number: int) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
+from servers import wait_for
 from turnkeep import SQLStore
 
 TABLES = ["sessions", "entries", "blobs", "attachments"]
@@ -56,6 +57,15 @@ def orphans(store: SQLStore) -> list[Any]:
             AND a.position = e.position)
         """,
     )
+
+
+def wait_till_idle(store: SQLStore) -> None:
+    """Return when the server does nothing for others: what was sent goes on without its sender."""
+    at_work = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND backend_type = 'client backend' AND state <> 'idle' AND pid <> pg_backend_pid()"
+    )
+    wait_for(lambda: raw(store, at_work)[0][0] == 0, "the server is still at work")
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import multiprocessing
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from conftest import Backend
 from contention import (
     SESSION,
     WAIT_SECONDS,
+    Follower,
     Write,
     claim_positions,
     enlist,
@@ -42,42 +43,6 @@ def processes() -> Iterator[ProcessPoolExecutor]:
 
 def start(pool: ProcessPoolExecutor, worker: Worker, url: URL, count: int) -> list[Any]:
     return [pool.submit(worker, url, writer, count) for writer in range(WRITERS)]
-
-
-class Follower:
-    """A reader that looks again and again, as a whole and from where it got to."""
-
-    def __init__(self, store: SQLStore) -> None:
-        self._store = store
-        self.whole: list[Entry] = []
-        self.followed: list[Entry] = []
-
-    def look(self) -> None:
-        before = self._store.get(SESSION)
-        found = self._store.read(SESSION)
-        after = self._store.get(SESSION)
-        assert found[: len(self.whole)] == self.whole
-        assert before is not None
-        assert after is not None
-        assert before.last_position is not None
-        assert after.last_position is not None
-        assert before.last_position < len(found) <= after.last_position + 1
-        assert before.updated is not None
-        assert after.updated is not None
-        assert before.updated <= after.updated
-        self.whole = found
-        page = self._store.page(SESSION, after=len(self.followed) - 1 if self.followed else None)
-        self.followed += page.entries
-
-    def look_while(self, work: list["Future[list[Write]]"]) -> list[list[Write]]:
-        """Look until *work* is done, and see the end of it too; what the workers wrote."""
-        while wait(work, timeout=0.02).not_done:
-            self.look()
-        writes = [future.result() for future in work]
-        for _ in range(1 + len(self._store.read(SESSION)) // 500):
-            self.look()
-        assert self.followed == self.whole
-        return writes
 
 
 def assert_is_the_work_of(writes: list[list[Write]], session: list[Entry]) -> None:
