@@ -12,13 +12,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from sqlalchemy import URL, create_engine
 
 from attempts import attempt
-from contention import SESSION, WAIT_SECONDS, Follower, header
+from contention import SESSION, WAIT_SECONDS, Follower, header, said, together
 from servers import wait_for
 from turnkeep import AsyncSQLStore, Entry, MessageEntry, SQLStore, Unavailable
 from turnkeep.testing import Blocking
@@ -41,10 +41,12 @@ def opened(kind: str, url: URL, **options: Any) -> Iterator[Any]:
             yield blocking
         return
     engine = create_engine(at) if kind == "borrowed" else None
-    with SQLStore(engine or at, **options) as store:
-        yield store
-    if engine is not None:
-        engine.dispose()
+    try:
+        with SQLStore(engine or at, **options) as store:
+            yield store
+    finally:
+        if engine is not None:
+            engine.dispose()
 
 
 class Account:
@@ -55,7 +57,7 @@ class Account:
     """
 
     def __init__(self, report: Callable[[str], None]) -> None:
-        self._report = report
+        self.report = report
         self.begun: dict[int, int] = {}
         self.acknowledged: dict[tuple[int, int], int] = {}
         self.refused: dict[int, int] = defaultdict(int)
@@ -80,6 +82,28 @@ class Account:
                 is_over.set()
             for each in work:
                 each.result(2 * WAIT_SECONDS)
+
+    def suffer(
+        self,
+        store: SQLStore,
+        fault: Callable[[], AbstractContextManager[object]],
+        times: int,
+        what: str,
+    ) -> None:
+        """Let *fault* befall *store* so many *times* under writers, and check it all.
+
+        Each time, all writers go on when it is over; at the end all calls succeed at once.
+        """
+        store.append(SESSION, header())
+        with self.writing([store]):
+            for _ in range(times):
+                self.wait_for_progress()
+                with fault():
+                    self.wait_for_refusals()
+            self.wait_for_progress()
+        self.check(store, f"{times} {what}")
+        calls = [lambda: store.append(SESSION, said("after"))] * 8
+        assert [type(found) for found in together(*calls)] == [int] * 8
 
     def wait_for_progress(self, count: int = 2) -> None:
         """Return when each writer had so many more acknowledged."""
@@ -125,7 +149,7 @@ class Account:
                     lost.append((session, last))
             assert set(stored) <= known
         refused = sum(self.refused.values())
-        self._report(
+        self.report(
             f"{faults}, {len(self.acknowledged)} writes acknowledged, {refused} refused, "
             f"{unclear} never acknowledged of which {there} are there, "
             f"{len(lost)} lost, {len(doubled)} doubled"
@@ -170,6 +194,7 @@ class Account:
                     raise
             else:
                 self.acknowledged[writer, number] = last
+                time.sleep(random.uniform(0, 0.01))  # SQLite's lock goes to whoever asks in time
                 return
             self.refused[writer] += 1
             time.sleep(random.uniform(0, 0.02))

@@ -16,7 +16,7 @@ from hosts import assert_is_clean
 from inspection import wait_till_idle
 from proxy import Proxy, proxied
 from servers import PostgresServer
-from turnkeep import SQLStore, Unavailable
+from turnkeep import Entry, SQLStore, Unavailable
 
 COMMIT = (b"COMMIT\0", b"COMMIT;")  # and not READ COMMITTED
 MESSAGE = (b'"role"',)
@@ -90,10 +90,11 @@ def test_a_session_s_begin_or_end_whose_answer_is_lost_is_repeated_without_harm(
     direct: SQLStore, network: Proxy, store: Any
 ) -> None:
     store.read(SESSION)
-    for call, after, again in (
+    calls: list[tuple[Callable[[], object], list[Entry], object]] = [
         (lambda: store.append("new", header("new")), [header("new")], 0),
         (lambda: store.delete("new"), [], False),
-    ):
+    ]
+    for call, after, again in calls:
         network.cut_at(*COMMIT, answered=True)
         with pytest.raises(Unavailable) as caught:
             call()

@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import URL, NullPool, create_engine, text
 
 from chaos import DRIVERS, Account, opened
-from contention import SESSION, header, together
+from contention import SESSION, header, said, together
+from hosts import assert_is_clean
 from servers import PostgresServer, postgres_from_wheel, wait_for
-from turnkeep import SQLStore
+from turnkeep import SQLStore, Unavailable
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +87,26 @@ def test_connections_that_the_server_ends_under_writers_cost_no_more_than_their_
     assert_works_at_once(stores)
     with SQLStore(place) as store:
         account.check(store, f"{ended} connections ended")
+
+
+@pytest.mark.parametrize("kind", DRIVERS)
+def test_a_store_that_was_opened_on_a_read_only_server_writes_when_it_may(
+    place: URL, kind: str
+) -> None:
+    admin = create_engine(place, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+
+    def write() -> Any:
+        return store.append(SESSION, said("x", b"bytes"), idempotency_key="x")
+
+    with opened(kind, place) as store, admin.connect() as connection:
+        connection.execute(text("SET default_transaction_read_only = off"))
+        connection.execute(text("ALTER DATABASE chaos SET default_transaction_read_only = on"))
+        for _ in range(2):
+            for refused in together(*[write] * 8):
+                assert type(refused) is Unavailable
+                assert "only be read" in str(refused)
+                assert_is_clean(refused)
+            together(*[lambda: store.read(SESSION)] * 8)
+        connection.execute(text("ALTER DATABASE chaos RESET default_transaction_read_only"))
+        together(*[write] * 8)  # of these some may find a connection from before
+        assert together(*[write] * 8) == [1] * 8

@@ -9,9 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import BufferedReader
 from itertools import chain
@@ -24,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from faults import ordinary_user
 from turnkeep import jsonl
 from turnkeep.entries import (
     Entry,
@@ -808,18 +807,6 @@ def test_a_time_that_no_datetime_can_be_hides_its_session_alone(
     assert "far.jsonl: left out" in caplog.text
 
 
-@contextmanager
-def ordinary_user() -> Iterator[None]:
-    """Without root's leave to open everything."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
-
-
 def test_what_may_not_be_read_is_said_and_hides_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -907,6 +894,7 @@ def run(script: str, home: Path) -> subprocess.Popen[str]:
 
 FORKER = """
 import os, signal, sys
+from faults import ordinary_user
 from turnkeep import jsonl
 from turnkeep.entries import ModelEntry
 store = jsonl.JSONLStore(sys.argv[1])

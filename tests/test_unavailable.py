@@ -1,11 +1,8 @@
 """Connections that are lost, or can't be had."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,6 +21,7 @@ from sqlalchemy import (
 
 from conftest import Backend
 from contention import header, said, together
+from faults import held_by_a_process
 from hosts import BATCH, assert_is_clean, note, notes, seed
 from servers import wait_for
 from turnkeep import InvalidArgument, SQLStore, Unavailable
@@ -149,40 +147,6 @@ def test_a_pool_that_has_no_connection_to_give_is_unavailable(server_or_file: Ba
         call(store)
 
 
-HOLD = """
-import sqlite3, sys
-connection = sqlite3.connect(sys.argv[1])
-connection.execute("BEGIN IMMEDIATE")
-print("held", flush=True)
-sys.stdin.readline()
-"""
-
-
-@contextmanager
-def held_by_a_process(url: URL) -> Iterator[Callable[[], None]]:
-    """Another process has the one write lock of a SQLite file, till it is told to let go."""
-    assert url.database is not None
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, url.database],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-
-        def let_go() -> None:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-
-        try:
-            yield let_go
-        finally:
-            process.stdin.close()
-
-
 def test_a_file_that_stays_locked_is_unavailable_and_one_that_comes_free_is_waited_for(
     sqlite_url: URL,
 ) -> None:
@@ -234,6 +198,18 @@ def test_a_row_that_stays_locked_on_a_server_with_a_lock_timeout_is_unavailable(
                     assert_is_clean(caught.value)
                 call(store)
             engine.dispose()
+
+
+def test_a_database_in_memory_outlives_the_writes_that_it_refuses() -> None:
+    with SQLStore("sqlite://") as store:
+        seed(store)
+        for state in ("ON", "OFF"):
+            with store._database.engine.connect() as connection:
+                connection.execute(text(f"PRAGMA query_only = {state}"))
+            if state == "ON":
+                with pytest.raises(Unavailable, match="only be read"):
+                    CALLS[0](store)
+        assert CALLS[0](store) == 2
 
 
 def test_a_host_s_transaction_on_the_only_connection_is_not_ended_by_a_call() -> None:

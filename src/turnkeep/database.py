@@ -276,7 +276,7 @@ class Database:
             return self.dialect.spoils(cause)
         raw = connection.connection.dbapi_connection
         lost = self.engine.dialect.is_disconnect(cause, raw, None)
-        return lost or self.dialect.spoils(cause)
+        return lost or (self.dialect.spoils(cause) and not self.is_in_memory)
 
     def _leave_parent(self) -> None:
         """Have nothing more to do with the connections of the process that this one is a fork of:

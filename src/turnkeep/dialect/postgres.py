@@ -55,6 +55,9 @@ from turnkeep.tables import attachments, entries, sessions
 
 _FIELDS = AttachmentRow._fields
 
+_READ_ONLY = "25006"
+"""The SQLSTATE of a write in a transaction, or on a server, that only reads."""
+
 
 def _inserted(advance: Update) -> Insert:
     """*advance* and the insert that it feeds, in one statement."""
@@ -277,12 +280,12 @@ class Postgres:
         return False
 
     def spoils(self, error: BaseException) -> bool:
-        """After one about a prepared statement, by a DISCARD ALL or a pooler; and where the call
-        was cancelled: what the server is asked to give up then may be over, and the next statement
-        be hit.
+        """After one about a prepared statement, by a DISCARD ALL or a pooler; when it may only
+        read, which another may not, as after a failover; and where the call was cancelled: what the
+        server is asked to give up then may be over, and the next statement be hit.
         """
         return not isinstance(error, Exception) or (
-            getattr(error, "sqlstate", None) in self._FORGOTTEN
+            getattr(error, "sqlstate", None) in (*self._FORGOTTEN, _READ_ONLY)
         )
 
     def append(
@@ -340,6 +343,7 @@ class Postgres:
     }
     _UNAVAILABLE: ClassVar = {
         "42501": "the role lacks a right that this needs",
+        _READ_ONLY: "the database may only be read",
         **dict.fromkeys(("55P03", "57014"), "waited too long for a lock, or was cancelled"),
         **dict.fromkeys(
             ("08", "25", "28", "3D", "53", "54", "57", "58"), "the database refuses to serve"

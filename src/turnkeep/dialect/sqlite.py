@@ -252,9 +252,10 @@ class Sqlite:
             or url.query.get("mode") == "memory"
         )
 
-    def spoils(self, error: BaseException) -> bool:  # noqa: ARG002
-        """Never."""
-        return False
+    def spoils(self, error: BaseException) -> bool:
+        """When it may only read: opened while the file was read-only, it would stay so."""
+        code = getattr(error, "sqlite_errorcode", None)
+        return isinstance(code, int) and code & 0xFF == sqlite3.SQLITE_READONLY
 
     def append(
         self, connection: Connection, session: Parameters, row: Row, expected: int | None
