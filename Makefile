@@ -8,7 +8,7 @@ PARALLEL := -n 2 --dist loadfile
 # `make bench BENCH=quick` takes a minute, and writes no page.
 BENCH := full
 
-.PHONY: help demo test test-slow test-lowest soak bench lint format dist clean
+.PHONY: help demo test test-slow test-lowest fuzz soak bench lint format dist clean
 
 help:  ## Say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,12 @@ test: .venv/ready  ## All tests but the long ones, on SQLite and on a PostgreSQL
 
 test-slow: .venv/ready  ## The long forms of the tests; SLOW=… are further options of pytest
 	$(PYTEST) $(PARALLEL) -m slow $(SLOW)
+
+# Another seed each time, which is told; a fault tells how to see its input again.
+FUZZ ?= 1000000
+FUZZ_SEED ?= $(shell date +%s)
+fuzz: .venv/ready  ## Mutated inputs by every door, FUZZ=… of them, which takes minutes; FUZZ_SEED=… repeats
+	FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED) $(PYTEST) -n 2 --dist load tests/test_fuzz.py
 
 # The oldest releases that pyproject.toml allows, resolved by uv.
 test-lowest: .venv-lowest/ready  ## The tests against the lowest supported versions of every dependency

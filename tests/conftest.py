@@ -186,6 +186,17 @@ def store(backend: Backend) -> SQLStore:
     return backend.store()
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What came of the inputs of the fuzz, door by door."""
+    reports = [r for kind in ("passed", "failed") for r in terminalreporter.getreports(kind)]
+    told = [value for r in reports for name, value in r.user_properties if name == "fuzz"]
+    if told:
+        from doors import fuzz_table
+
+        for line in fuzz_table(told):
+            terminalreporter.write_line(line)
+
+
 def _backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     name = request.param
     if name == "postgres":

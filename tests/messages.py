@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from histories import texts, values
+from histories import full, texts, values
+from turnkeep.message_dialects.riffer import write
 from turnkeep.payload import Json, JsonObject, join_surrogates
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(255))
@@ -202,6 +203,34 @@ NOT_LIFTED: list[JsonObject] = [
     {"url": "data:image/png;base64," + b64(PNG) + " "},
     {"data:image/png;base64," + b64(PNG): 1},
 ]
+
+
+CONVERSATION: list[JsonObject] = [
+    *(shape.message for shape in SHAPES),
+    *(write(message, "n") for message in full().messages),
+    {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "x"}]},
+        {"type": "text", "text": "y"}]},
+    {"type": "message", "id": "msg_1", "role": "assistant", "model": "m", "content": [
+        {"type": "thinking", "thinking": "t", "signature": "s"},
+        {"type": "redacted_thinking", "data": "QQ=="},
+        {"type": "tool_use", "id": "a", "name": "n", "input": {"x": [1]}}],
+     "stop_reason": "tool_use", "usage": {"input_tokens": 1, "cache_read_input_tokens": 2}},
+    {"role": "assistant", "content": None, "reasoning_content": "t", "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "n", "arguments": '{"x":1}'}},
+        {"id": "b", "type": "custom", "custom": {"name": "n", "input": "x"}}],
+     "usage": {"prompt_tokens": 1, "completion_tokens_details": {"reasoning_tokens": 2}}},
+    {"role": "tool", "tool_call_id": "a", "content": "x"},
+    {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "t"}],
+     "encrypted_content": "ZW5j"},
+    {"type": "function_call", "call_id": "a", "name": "n", "arguments": '{"x":1}'},
+    {"type": "function_call_output", "call_id": "a", "output": [
+        {"type": "input_image", "image_url": "data:image/png;base64,QQ=="}]},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}]},
+    {"role": "system", "content": "x"},
+]  # fmt: skip
+WORDS = sorted({*re.findall(r'"([a-z_]{2,30})"', json.dumps(CONVERSATION))} | {"url", "odd"})
+"""What a message in one of these shapes may have as a key, or as the type of a part."""
 
 
 class Expected(NamedTuple):

@@ -207,6 +207,11 @@ def test_to_dict_is_as_upstream_writes_it() -> None:
         ({"type": "model", "model": "m", "odd key": 1}, '$["odd key"]'),
         ({"type": "model", "model": "m", "recorded_at": 5}, "$.recorded_at"),
         ({"type": "model", "model": "m", "recorded_at": "2026-11-30T12:00:00"}, "$.recorded_at"),
+        ({"type": "model", "model": "m", None: 1}, "$"),
+        ({"type": "model", "model": "m", b"x": 1}, "$"),
+        ({"type": "model"} | {Text("model"): "m"}, "$"),
+        ({"type": "header", **HEADER} | {1.5: 1}, "$"),
+        ({"type": "note", None: 1}, "$"),
         ({"type": "reasoning", "reasoning": ["high"]}, "$.reasoning"),
         ({"type": "skill", "skill": {}}, "$.skill"),
         ({"type": "message", "message": "hello"}, "$.message"),
@@ -331,6 +336,8 @@ def test_a_time_that_is_none_is_refused(make: Callable[..., Any], bad: Any, reas
     with pytest.raises(InvalidEntry, match=reason) as refused:
         Header(**HEADER | {"created_at": bad})
     assert refused.value.path == "$.created_at"
+    # Python's own error shows the text, and would be the context of ours.
+    assert refused.value.__context__ is None
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kathmandu"])

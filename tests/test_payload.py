@@ -256,6 +256,7 @@ def test_what_json_cannot_hold_is_refused(value: object, reason: str) -> None:
     with pytest.raises(InvalidEntry, match=re.escape(reason)) as inside:
         encode(["\ud83d", {"a": 1, "odd key": value}], "$.message")
     assert inside.value.path.startswith('$.message[1]["odd key"]') or "more values" in reason
+    assert plain.value.__context__ is inside.value.__context__ is None  # which would hold the text
     with pytest.raises(InvalidEntry, match=re.escape(reason)):
         encode(shared(2, 60, value))
 

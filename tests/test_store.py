@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from conftest import BACKENDS, open_shared
+from mutation import Untouchable
 from turnkeep import (
     Conflict,
     Entry,
@@ -48,6 +49,7 @@ IMPOSSIBLE_IDS: dict[str, tuple[Any, str]] = {
     "None": (None, "is a str, not NoneType"),
     "int": (1, "is a str, not int"),
     "bytes": (b"s1", "is a str, not bytes"),
+    "not to be compared": (Untouchable(), "is a str, not Untouchable"),
 }
 
 

@@ -18,7 +18,7 @@ from sqlalchemy import text
 import messages
 from conftest import Backend
 from histories import call, full, histories, keys, result, texts, user, values
-from messages import SHAPES
+from messages import CONVERSATION, WORDS
 from turnkeep import (
     Entry,
     Header,
@@ -163,31 +163,6 @@ ENTRIES = (
 
 # Whatever is stored
 
-CONVERSATION: list[JsonObject] = [
-    *(shape.message for shape in SHAPES),
-    *(write(message, "n") for message in full().messages),
-    {"role": "user", "content": [
-        {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "x"}]},
-        {"type": "text", "text": "y"}]},
-    {"type": "message", "id": "msg_1", "role": "assistant", "model": "m", "content": [
-        {"type": "thinking", "thinking": "t", "signature": "s"},
-        {"type": "redacted_thinking", "data": "QQ=="},
-        {"type": "tool_use", "id": "a", "name": "n", "input": {"x": [1]}}],
-     "stop_reason": "tool_use", "usage": {"input_tokens": 1, "cache_read_input_tokens": 2}},
-    {"role": "assistant", "content": None, "reasoning_content": "t", "tool_calls": [
-        {"id": "a", "type": "function", "function": {"name": "n", "arguments": '{"x":1}'}},
-        {"id": "b", "type": "custom", "custom": {"name": "n", "input": "x"}}],
-     "usage": {"prompt_tokens": 1, "completion_tokens_details": {"reasoning_tokens": 2}}},
-    {"role": "tool", "tool_call_id": "a", "content": "x"},
-    {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "t"}],
-     "encrypted_content": "ZW5j"},
-    {"type": "function_call", "call_id": "a", "name": "n", "arguments": '{"x":1}'},
-    {"type": "function_call_output", "call_id": "a", "output": [
-        {"type": "input_image", "image_url": "data:image/png;base64,QQ=="}]},
-    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}]},
-    {"role": "system", "content": "x"},
-]  # fmt: skip
-WORDS = sorted({*re.findall(r'"([a-z_]{2,30})"', json.dumps(CONVERSATION))} | {"url", "odd"})
 odd_values: st.SearchStrategy[Any] = (
     values
     | st.sampled_from(WORDS)
@@ -577,6 +552,10 @@ def test_an_unknown_session_is_not_exported(any_store: Any) -> None:
     for name in ("s1", "", "\0", "x" * 1000):
         with pytest.raises(UnknownSession):
             export_history(any_store, name)
+    with pytest.raises(UnknownSession) as caught:
+        export_history(any_store, {"content": SECRET})  # type: ignore[arg-type]
+    assert f"{caught.value} {caught.value!r}".count("<dict>") == 2
+    assert SECRET not in f"{caught.value} {caught.value!r}"
 
 
 def test_a_session_of_its_header_alone_is_an_empty_history(any_store: Any) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from turnkeep import rows, sql
 from turnkeep.dialect import Mode, Parameters
 from turnkeep.entries import Entry, Header, MessageEntry, key_fault
-from turnkeep.errors import InvalidArgument, UnknownSession
+from turnkeep.errors import Corrupt, InvalidArgument, UnknownSession
 from turnkeep.history import History
 from turnkeep.history_rows import to_rows
 from turnkeep.payload import is_storable
@@ -82,7 +82,8 @@ class Scope:
     def __post_init__(self) -> None:
         if not isinstance(self.limits, Limits):
             raise InvalidArgument("limits", f"is Limits, not {type(self.limits).__qualname__}")
-        if self.namespace != "" and (fault := key_fault(self.namespace)):
+        is_empty = type(self.namespace) is str and not self.namespace
+        if not is_empty and (fault := key_fault(self.namespace)):
             raise InvalidArgument("namespace", fault)
 
     def session(self, id: str) -> Parameters:
@@ -251,8 +252,10 @@ def _page(found: sql.Found, *, id: str, data: bool) -> Page:
     entries = rows.from_rows(id, found, data=data)
     if not entries:
         return Page([], None, None)
-    first, last = found.rows[0].position, found.rows[-1].position
-    at_end = found.last_position is None or last >= found.last_position
+    first, last, of_all = found.rows[0].position, found.rows[-1].position, found.last_position
+    if not all(isinstance(each, int) for each in (first, last, 0 if of_all is None else of_all)):
+        raise Corrupt(id, 0, "$", "a position can't be decoded")
+    at_end = of_all is None or last >= of_all
     return Page(entries, None if at_end else last, first if first > 0 else None)
 
 
@@ -262,7 +265,7 @@ def _header(fields: Mapping[str, Any] | None) -> Any:
 
 def _attachments(found: Sequence[Any]) -> list[AttachmentInfo]:
     return [
-        AttachmentInfo(position, mime, filename, size, bytes(digest).hex())
+        AttachmentInfo(position, mime, filename, size, sql.as_bytes(digest).hex())
         for position, mime, filename, size, digest in found
     ]
 

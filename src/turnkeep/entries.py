@@ -418,6 +418,9 @@ def _from_fields(cls: type[AnyEntry], kind: str, given: JsonObject) -> AnyEntry:
         return _unknown(kind, given)  # type: ignore[return-value]
     known = _HEADER if cls is Header else {kind: True, "recorded_at": False}
     for name in given:
+        if type(name) is not str:
+            what = f"a key is of type {type(name).__qualname__}: JSON's keys are str"
+            raise InvalidEntry("$", what)
         if name not in known:
             raise InvalidEntry(json.step("$", name), f"is no field of a {cls.__name__}")
     for name, required in known.items():
@@ -475,16 +478,22 @@ def _instant(value: object, path: str, timespec: str = "auto") -> str:
     """An ISO 8601 time in UTC, as Python writes it with *timespec* but for the Z; "auto" is to the
     second or millisecond.
     """
-    text = _text(value, path)
-    try:
-        if "\0" in text:  # where Python would stop reading
-            raise ValueError
-        given = datetime.fromisoformat(text)
-        instant = given.astimezone(UTC) if given.tzinfo else given
-    except (ValueError, OverflowError):
-        raise InvalidEntry(path, "is no ISO 8601 time such as 2026-11-30T12:00:00.000Z") from None
-    if given.tzinfo is None:
+    instant = _time(_text(value, path))
+    if instant is None:
+        raise InvalidEntry(path, "is no ISO 8601 time such as 2026-11-30T12:00:00.000Z")
+    if instant.tzinfo is None:
         raise InvalidEntry(path, "has no zone: write it in UTC, 2026-11-30T12:00:00.000Z")
     if timespec == "auto":
         timespec = "milliseconds" if instant.microsecond >= 1000 else "seconds"
     return instant.replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
+
+
+def _time(text: str) -> datetime | None:
+    """The time that *text* says, in UTC where it names a zone; None where it says none."""
+    if "\0" in text:  # where Python would stop reading
+        return None
+    try:
+        given = datetime.fromisoformat(text)
+        return given.astimezone(UTC) if given.tzinfo else given
+    except (ValueError, OverflowError):
+        return None

@@ -56,10 +56,12 @@ class UnknownSession(TurnkeepError, LookupError):
     """No session has this id, and the entry is no header that would begin one.
 
     Attributes:
-        session: the id that was asked for.
+        session: the id that was asked for; of what is no str, `<dict>` and the like.
     """
 
     def __init__(self, session: str) -> None:
+        if not isinstance(session, str):  # a message, perhaps
+            session = f"<{type(session).__qualname__}>"
         super().__init__(session)
         self.session = session
 

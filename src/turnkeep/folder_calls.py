@@ -172,8 +172,9 @@ def _state(connection: Connection, session: Parameters) -> _State | None:
     found = sql.get(connection, session)
     if found is None:
         return None
-    last = int(found["last_position"])
-    return _State(last, found["updated"], sql.count_messages(connection, session, last))
+    header = rows.to_header(found["id"], dict(found))
+    last = header.last_position or 0
+    return _State(last, header.updated, sql.count_messages(connection, session, last))
 
 
 def _portion(id: str, found: sql.Found) -> _Portion:

@@ -13,7 +13,7 @@ from typing import Any
 from turnkeep import payload, rows
 from turnkeep.dialect import Row
 from turnkeep.entries import MessageEntry, from_row
-from turnkeep.errors import Corrupt, InvalidEntry
+from turnkeep.errors import Corrupt
 from turnkeep.lifting import Lifted, with_texts
 from turnkeep.message import Attachment, Message
 from turnkeep.message_dialects.riffer import OWN
@@ -53,10 +53,11 @@ def messages_of(session: str, found: Found) -> Iterator[tuple[int, JsonObject | 
     for row in found.rows:
         lifted = rows.lifted_texts(session, row, texts, data=True)
         try:
-            message = _message(row, lifted)
-        except ValueError as error:
-            reason = error.reason if isinstance(error, InvalidEntry) else "can't be decoded"
-            raise Corrupt(session, row.position, "$", reason) from None
+            message, reason = _message(row, lifted), None
+        except rows.DAMAGED as error:
+            message, reason = None, rows.reason_of(error)
+        if reason is not None:
+            raise Corrupt(session, row.position, "$", reason)
         yield row.position, message
 
 

@@ -110,22 +110,15 @@ class JsonStream:
         length = self._length_of(self.next())
         text = self._buffer[self._at : self._at + length]
         try:
-            inner = str(text, "utf-8")
-            value = payload.decode_document("[" * depth + inner + "]" * depth)
-        except UnicodeDecodeError as error:
-            raise self._fault("it is not UTF-8", error.start) from None
-        except JSONDecodeError as error:
-            before = inner[: max(0, error.pos - depth)]
-            raise self._fault(error.msg, len(before.encode())) from None
-        except InvalidEntry as error:
-            path = error.path.replace("$" + "[0]" * depth, place, 1)
-            raise NotJson(f"{path}: {error.reason}") from None
+            value = payload.decode_document("[" * depth + str(text, "utf-8") + "]" * depth)
         except ValueError as error:
-            raise self._fault(str(error)) from None
-        self._at += length
-        for _ in range(depth):
-            value = value[0]  # type: ignore[index]
-        return value
+            fault = self._fault_of(error, depth, place)
+        else:
+            self._at += length
+            for _ in range(depth):
+                value = value[0]  # type: ignore[index]
+            return value
+        raise fault  # out of the handler: the error holds the text
 
     def next(self) -> bytes:
         """The next byte that is no white space."""
@@ -193,6 +186,18 @@ class JsonStream:
         self._read.update(some)
         self._buffer += some
         return bool(some)
+
+    def _fault_of(self, error: ValueError, depth: int, place: str) -> NotJson:
+        """What *error* says of the value at *place*, which was decoded inside so many lists."""
+        if isinstance(error, UnicodeDecodeError):
+            return self._fault("it is not UTF-8", error.start)
+        if isinstance(error, JSONDecodeError):
+            before = error.doc[depth : max(depth, error.pos)]
+            return self._fault(error.msg, len(before.encode()))
+        if isinstance(error, InvalidEntry):
+            path = error.path.replace("$" + "[0]" * depth, place, 1)
+            return NotJson(f"{path}: {error.reason}")
+        return self._fault(str(error))
 
     def _fault(self, reason: str, further: int = 0) -> NotJson:
         return NotJson(f"{reason}: byte {self._gone + self._at + further}")

@@ -58,7 +58,8 @@ def encode(value: object, path: str = "$") -> str:
     try:
         return _with_stack(msgspec.json.encode, value).decode()
     except UnicodeEncodeError:
-        return encode_again(_joined(value, path))
+        pass  # and out of the handler: the error holds the text
+    return encode_again(_joined(value, path))
 
 
 def encode_again(value: Json) -> str:

@@ -12,7 +12,7 @@ from turnkeep.dialect import Row
 from turnkeep.entries import Entry, Header, check_entry, from_row, key_fault, recorded_at
 from turnkeep.errors import Corrupt, InvalidArgument, InvalidEntry
 from turnkeep.lifting import Lifted, base64_text, lift, put_back
-from turnkeep.sql import Batch, Found, FoundRow
+from turnkeep.sql import Batch, Found, FoundRow, Place
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,22 @@ def from_rows(session: str, found: Found, *, data: bool) -> list[Entry]:
         try:
             payload = put_back(row.payload, lifted) if lifted else row.payload
             entries.append(from_row(row.type, row.recorded_at, payload))
-        except ValueError as error:
-            reason = error.reason if isinstance(error, InvalidEntry) else "can't be decoded"
-            raise Corrupt(session, row.position, "$", reason) from None
+            continue
+        except DAMAGED as error:
+            reason = reason_of(error)
+        raise Corrupt(session, row.position, "$", reason)
     return entries
+
+
+DAMAGED = (ValueError, TypeError, AttributeError)
+"""What decoding a row raises that is not as it was written; SQLite takes values of other types."""
+
+
+def reason_of(error: Exception) -> str:
+    """Why a row can't be decoded. Corrupt is raised outside of the handler, since *error* may hold
+    a part of the row.
+    """
+    return error.reason if isinstance(error, InvalidEntry) else "can't be decoded"
 
 
 def texts_of(found: Found) -> dict[bytes, str]:
@@ -128,10 +140,13 @@ def lifted_texts(
     Raises:
         Corrupt: something is missing.
     """
+    places: Sequence[Place] | None
     try:
         places = row.places
-    except ValueError:
-        raise Corrupt(session, row.position, "$", "the place of an attachment is damaged") from None
+    except DAMAGED:
+        places = None
+    if places is None or not isinstance(row.attachments, int):
+        raise Corrupt(session, row.position, "$", "the place of an attachment is damaged")
     if len(places) != row.attachments:
         reason = f"has {len(places)} of its {row.attachments} attachments"
         raise Corrupt(session, row.position, "$", reason)
@@ -152,10 +167,13 @@ def to_header(session: str, fields: Mapping[str, Any]) -> Header:
     Raises:
         Corrupt: it is none.
     """
+    if fields["updated"] is None or type(fields["last_position"]) is not int:
+        raise Corrupt(session, 0, "$", "how the session stands can't be decoded")
     try:
         return Header(**fields)
     except InvalidEntry as error:
-        raise Corrupt(session, 0, error.path, error.reason) from None
+        path, reason = error.path, error.reason
+    raise Corrupt(session, 0, path, reason)
 
 
 def _checked_keys(keys: Sequence[str | None] | None, count: int) -> Sequence[str | None]:

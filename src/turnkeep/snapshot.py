@@ -69,10 +69,10 @@ class Snapshot:
             InvalidArgument: *raw* is not that.
         """
         given: JsonObject = {}
-        if type(raw) is dict:
-            messages = raw.get("messages")
+        messages = raw.get("messages") if type(raw) is dict else None
+        if type(messages) is list:
             try:
-                for each in messages if isinstance(messages, list) else []:
+                for each in messages:
                     json.encode(each)
                 json.encode({name: raw[name] for name in raw if name != "messages"})
                 given = cast("JsonObject", json.decode(json.encode_again(raw)))

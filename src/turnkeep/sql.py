@@ -315,7 +315,7 @@ def delete_session(connection: Connection, session: Parameters) -> bool:
     """
     if connection.execute(LOCKED_STATE, session).first() is None:
         return False
-    digests = sorted(set(connection.execute(DELETE_ATTACHMENTS, session).scalars()))
+    digests = sorted({*map(as_bytes, connection.execute(DELETE_ATTACHMENTS, session).scalars())})
     connection.execute(DELETE_ENTRIES, session)
     connection.execute(DELETE_SESSION, session)
     for some in _chunks(digests):
@@ -473,9 +473,10 @@ def _expect(connection: Connection, session: Parameters, expected: int | None) -
     last = connection.execute(STATE, session).scalar()
     if last is None:
         raise UnknownSession(_id(session))
+    last = dialect.counted(session, last)
     if expected not in (None, last):
         raise Conflict(_id(session), f"expected position {expected}, but its last is {last}")
-    return int(last)
+    return last
 
 
 def _settled(connection: Connection, session: Parameters, rows: Sequence[Row]) -> int | None:
@@ -552,7 +553,13 @@ def _found(
     if not (data and having):
         return Found(found)
     span = {**session, "first": having[0], "last": having[-1]}
-    return Found(found, {bytes(digest): bytes(d) for digest, d in BLOBS.fetch(connection, span)})
+    blobs = BLOBS.fetch(connection, span)
+    return Found(found, {as_bytes(digest): as_bytes(data) for digest, data in blobs})
+
+
+def as_bytes(value: object) -> bytes:
+    """The bytes in a column of them; none where SQLite holds a value of another type there."""
+    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else b""
 
 
 def _other_entry(session: Parameters, key: str) -> Conflict:

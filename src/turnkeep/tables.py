@@ -53,9 +53,14 @@ class Utc(TypeDecorator[datetime]):
         return utc_text(value)
 
     def process_result_value(self, value: object, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """The instant that the database gave, in UTC whatever zone its session is set to."""
-        instant = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return instant.astimezone(UTC) if isinstance(instant, datetime) else None
+        """The instant that the database gave, in UTC whatever zone its session is set to; None
+        where that is none.
+        """
+        try:
+            instant = datetime.fromisoformat(value) if isinstance(value, str) else value
+            return instant.astimezone(UTC) if isinstance(instant, datetime) else None
+        except (ValueError, OverflowError):
+            return None
 
 
 def utc_text(instant: datetime) -> str:

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from turnkeep.dialect.base import Again, AttachmentRow, Dialect, Mode, Parameters, Row
 from turnkeep.dialect.postgres import Postgres
 from turnkeep.dialect.sqlite import Sqlite
-from turnkeep.dialect.statements import values_of
+from turnkeep.dialect.statements import counted, values_of
 
 __all__ = [
     "DIALECTS",
@@ -17,6 +17,7 @@ __all__ = [
     "Mode",
     "Parameters",
     "Row",
+    "counted",
     "of",
     "values_of",
 ]

@@ -32,9 +32,10 @@ from turnkeep.dialect.statements import (
     RECORDED_AT,
     SID,
     advances,
+    counted,
     values_of,
 )
-from turnkeep.errors import InvalidArgument, SchemaError, TurnkeepError, Unavailable
+from turnkeep.errors import Corrupt, InvalidArgument, SchemaError, TurnkeepError, Unavailable
 from turnkeep.prepared import Prepared
 from turnkeep.tables import attachments, metadata, sessions, utc_text
 
@@ -265,10 +266,10 @@ class Sqlite:
         moved = self._append[row.key is not None, expected is not None].fetch(connection, values)
         if not moved:
             return None
-        position, latest = moved[0]
+        position, latest = _stands(session, *moved[0])
         stamp = None if row.recorded_at is None else latest
         INSERT_ENTRY.fetch(connection, values | {"position": position, "recorded_at": stamp})
-        return int(position)
+        return position
 
     def extend(
         self, connection: Connection, session: Parameters, rows: Sequence[Row], expected: int | None
@@ -277,7 +278,7 @@ class Sqlite:
         state = self._state.fetch(connection, session)
         if not state or expected not in (None, state[0][0]):
             return None
-        position, floor = state[0]
+        position, floor = _stands(session, *state[0])
         values = []
         for place, row in enumerate(rows, start=position + 1):
             if row.recorded_at is not None:
@@ -289,7 +290,7 @@ class Sqlite:
             connection, {**session, "position": last, "recorded_at": floor, "now": _now()}
         )
         INSERT_ENTRY.run_many(connection, values)
-        return int(last)
+        return last
 
     def attach(
         self, connection: Connection, session: Parameters, places: Sequence[AttachmentRow]
@@ -318,6 +319,13 @@ class Sqlite:
             return TurnkeepError("a stored text is damaged: `turnkeep db verify` says which")
         reason = _UNUSABLE.get(primary or 0, "the database can't be used")
         return Unavailable(f"{reason} ({name})")
+
+
+def _stands(session: Parameters, position: object, latest: object) -> tuple[int, str]:
+    """The session's last position and latest time, where the row holds such."""
+    if not isinstance(latest, str):
+        raise Corrupt(str(session["sid"]), 0, "$", "its latest time can't be decoded")
+    return counted(session, position), latest
 
 
 def _set_wal(cursor: Any, timeout: float, sleep: Callable[[float], None]) -> None:

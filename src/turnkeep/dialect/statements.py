@@ -12,6 +12,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import BigInteger, Integer, Text
 
 from turnkeep.dialect.base import Parameters, Row
+from turnkeep.errors import Corrupt
 from turnkeep.prepared import Prepared
 from turnkeep.tables import Utc, blobs, entries, sessions
 
@@ -105,6 +106,17 @@ INSERT_ENTRY = Prepared(
         payload=bindparam("payload", type_=Text),
     )
 )
+
+
+def counted(session: Parameters, position: object) -> int:
+    """*position*, as it was counted in the session's row; SQLite holds what another put there.
+
+    Raises:
+        Corrupt: it is none.
+    """
+    if isinstance(position, int) and 0 <= position < 1 << 62:
+        return position
+    raise Corrupt(str(session["sid"]), 0, "$", "its last position can't be decoded")
 
 
 def values_of(session: Parameters, row: Row) -> dict[str, object]:
