@@ -34,7 +34,7 @@ DOORS: dict[type[Door], int] = {
 
 def fuzz_table(told: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Lines that say what was told of the inputs, door by door."""
-    yield f"fuzz of seed {told[0]["seed"]}: {sum(t['inputs'] for t in told):,} inputs"
+    yield f"fuzz of seed {told[0]['seed']}: {sum(t['inputs'] for t in told):,} inputs"
     for name in [door.__name__ for door in DOORS]:
         parts = [t for t in told if t["door"] == name]
         if parts:
