@@ -166,17 +166,23 @@ def account(record_property: Callable[[str, object], None]) -> Account:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What the chaos tests counted."""
+    """What the chaos tests and the fuzz counted."""
     told = [
-        f"{report.nodeid.partition('::')[2]}: {value}"
+        (name, report.nodeid.partition("::")[2], value)
         for outcome in ("passed", "failed")
         for report in terminalreporter.getreports(outcome)
         for name, value in report.user_properties
-        if name == "chaos"
     ]
-    if told:
-        terminalreporter.section("chaos")
-        for line in sorted(told):
+    chaos = sorted(f"{test}: {value}" for name, test, value in told if name == "chaos")
+    fuzz = [value for name, _, value in told if name == "fuzz"]
+    if fuzz:
+        from doors import fuzz_table
+
+        fuzz = list(fuzz_table(fuzz))
+    for title, lines in (("chaos", chaos), ("fuzz", fuzz)):
+        if lines:
+            terminalreporter.section(title)
+        for line in lines:
             terminalreporter.line(line)
 
 
@@ -184,17 +190,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def store(backend: Backend) -> SQLStore:
     """A store on an empty database of each kind."""
     return backend.store()
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What came of the inputs of the fuzz, door by door."""
-    reports = [r for kind in ("passed", "failed") for r in terminalreporter.getreports(kind)]
-    told = [value for r in reports for name, value in r.user_properties if name == "fuzz"]
-    if told:
-        from doors import fuzz_table
-
-        for line in fuzz_table(told):
-            terminalreporter.write_line(line)
 
 
 def _backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
