@@ -4,11 +4,12 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 # Two at a time, each with a PostgreSQL of its own; the tests of a file stay together.
 PARALLEL := -n 2 --dist loadfile
+SHORT := 'not slow and not chaos and not packaging'
 
 # `make bench BENCH=quick` takes a minute, and writes no page.
 BENCH := full
 
-.PHONY: help demo test test-slow test-lowest fuzz soak bench lint format dist clean
+.PHONY: help demo test test-slow test-lowest chaos fuzz soak bench lint format dist clean
 
 help:  ## Say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,7 +25,7 @@ demo: .venv/ready  ## Record, kill, resume, list and delete, on SQLite; HOME_DIR
 	$(BIN)/python examples/quickstart.py
 
 test: .venv/ready  ## All tests but the long ones, on SQLite and on a PostgreSQL 18 of their own
-	$(PYTEST) $(PARALLEL) -m 'not slow and not packaging'
+	$(PYTEST) $(PARALLEL) -m $(SHORT)
 
 test-slow: .venv/ready  ## The long forms of the tests; SLOW=… are further options of pytest
 	$(PYTEST) $(PARALLEL) -m slow $(SLOW)
@@ -35,9 +36,12 @@ FUZZ_SEED ?= $(shell date +%s)
 fuzz: .venv/ready  ## Mutated inputs by every door, FUZZ=… of them, which takes minutes; FUZZ_SEED=… repeats
 	FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED) $(PYTEST) -n 2 --dist load tests/test_fuzz.py
 
+chaos: .venv/ready  ## Kill, crash, cut, fill and lock under writers, and count what they lost
+	$(PYTEST) $(PARALLEL) -m chaos
+
 # The oldest releases that pyproject.toml allows, resolved by uv.
 test-lowest: .venv-lowest/ready  ## The tests against the lowest supported versions of every dependency
-	.venv-lowest/bin/python -m pytest $(PARALLEL) -m 'not slow and not packaging'
+	.venv-lowest/bin/python -m pytest $(PARALLEL) -m $(SHORT)
 
 .venv-lowest/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-lowest
