@@ -11,7 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -61,6 +61,7 @@ class Account:
         self.begun: dict[int, int] = {}
         self.acknowledged: dict[tuple[int, int], int] = {}
         self.refused: dict[int, int] = defaultdict(int)
+        self._work: list[Future[None]] = []
 
     @contextmanager
     def writing(self, stores: Sequence[Any], *, writers: int = 8) -> Iterator[None]:
@@ -71,16 +72,16 @@ class Account:
         for writer in range(writers):
             self.begun.setdefault(writer, 0)
         with ThreadPoolExecutor(writers + len(stores)) as pool:
-            work = [
+            self._work = [
                 pool.submit(self._write, stores[writer % len(stores)], writer, is_over)
                 for writer in range(writers)
             ]
-            work += [pool.submit(self._look, store, is_over) for store in stores]
+            self._work += [pool.submit(self._look, store, is_over) for store in stores]
             try:
                 yield
             finally:
                 is_over.set()
-            for each in work:
+            for each in self._work:
                 each.result(2 * WAIT_SECONDS)
 
     def suffer(
@@ -117,8 +118,8 @@ class Account:
 
     def wait_for_refusals(self, count: int = 2) -> None:
         """Return when so many more writes were refused."""
-        before = sum([*self.refused.values()])
-        wait_for(lambda: sum([*self.refused.values()]) >= before + count, "the fault does no harm")
+        before = self._refusals()
+        wait_for(lambda: self._refusals() >= before + count, "the fault does no harm")
 
     def check(self, store: SQLStore, faults: str) -> None:
         """Hold what *store* has against what the writers were told.
@@ -148,9 +149,8 @@ class Account:
                 elif is_deleted == is_whole:
                     lost.append((session, last))
             assert set(stored) <= known
-        refused = sum(self.refused.values())
         self.report(
-            f"{faults}, {len(self.acknowledged)} writes acknowledged, {refused} refused, "
+            f"{faults}, {len(self.acknowledged)} writes acknowledged, {self._refusals()} refused, "
             f"{unclear} never acknowledged of which {there} are there, "
             f"{len(lost)} lost, {len(doubled)} doubled"
         )
@@ -171,10 +171,21 @@ class Account:
         return found
 
     def _done_by_each(self) -> dict[int, int]:
+        self._see_work()
         done: dict[int, int] = defaultdict(int)
         for writer, _ in list(self.acknowledged):
             done[writer] += 1
         return done
+
+    def _refusals(self) -> int:
+        self._see_work()
+        return sum([*self.refused.values()])
+
+    def _see_work(self) -> None:
+        """Raise what ended a writer or reader: nothing but an error does before the end."""
+        for each in self._work:
+            if each.done():
+                each.result()
 
     def _write(self, store: Any, writer: int, is_over: threading.Event) -> None:
         while not is_over.is_set():
