@@ -80,6 +80,9 @@ def found_damage(backend: Backend, change: str, path: Path) -> set[str]:
         store.extend("s", entries)
         with engine.begin() as connection:
             connection.exec_driver_sql(f"UPDATE turnkeep_{change}")
+        findings = list(store.verify())
+        assert findings
+        assert not any(SECRET in f"{finding}" for finding in findings)
         try:
             call(store, path)
         except TurnkeepError as error:

@@ -277,6 +277,31 @@ def test_text_that_is_no_utf8_is_a_finding(sqlite_url: URL, stored: str, error: 
         assert failure.value.__context__ is None or failure.value.__suppress_context__
 
 
+TEXTS = {
+    "sessions": ("cwd", "title", "model", "created_at", "updated_at", "last_recorded_at"),
+    "entries": ("type", "recorded_at", "idempotency_key"),
+    "attachments": ("path", "mime", "filename"),
+}
+
+
+@pytest.mark.parametrize("value", ["CAST(x'61ff' AS TEXT)", "x'61'"])
+@pytest.mark.parametrize(
+    ("table", "column"), [(table, column) for table, columns in TEXTS.items() for column in columns]
+)
+def test_what_is_no_text_in_a_column_of_texts_is_a_finding(
+    sqlite_url: URL, table: str, column: str, value: str
+) -> None:
+    with SQLStore(sqlite_url) as store:
+        fill(store)
+        where = (
+            IN_1.replace("session_id", "id") if table == "sessions" else f"{IN_1} AND position = 2"
+        )
+        raw(store, f"UPDATE turnkeep_{table} SET {column} = {value} WHERE {where}")
+        # The place of an attachment is looked at where its entry is.
+        wanted = "entries" if column == "path" else table
+        assert (wanted, "s1") in {(f.table, f.session) for f in verified(store)}
+
+
 def test_all_findings_are_told_however_many_they_are(backend: Backend) -> None:
     store = backend.store()
     store.append("s1", header("s1"))

@@ -53,23 +53,23 @@ class EntryRow(NamedTuple):
     """A row of an entry, and what was lifted out of it by the account of the attachments."""
 
     session: str
-    position: int
+    position: Any
     type: Any
     recorded_at: Any
     attachments: Any
     payload: Any
     idempotency_key: Any
     has_session: bool
-    lifted: str | None
+    lifted: Any
 
 
 class EntryRows(NamedTuple):
     """Rows of entries in order, and how the session of the first stood in front of it."""
 
     rows: Sequence[EntryRow]
-    previous: int
+    previous: Any
     """The position of the entry before, -1 where there is none."""
-    latest: str
+    latest: Any
     """The `recorded_at` of the newest entry before that has one, or the empty text."""
 
 
@@ -79,7 +79,9 @@ class AttachmentRow(NamedTuple):
     session: str
     position: int
     ordinal: int
-    digest: bytes
+    digest: Any
+    mime: Any
+    filename: Any
     has_entry: bool
     has_blob: bool
 
@@ -118,14 +120,18 @@ _HEADER = (
     "riffer_version",
     "title",
 )
+_RAW = {
+    name: sessions.c[name] if name in ("id", "schema_version") else Raw(sessions.c[name])
+    for name in _HEADER
+}
 _OF_SESSION = (entries.c.namespace == sessions.c.namespace, entries.c.session_id == sessions.c.id)
 _SESSIONS = Prepared(
     select(
-        *(sessions.c[name] for name in _HEADER),
+        *_RAW.values(),
         sessions.c.cwd_digest,
-        Instant(sessions.c.updated_at),
+        Raw(Instant(sessions.c.updated_at)),
         sessions.c.last_position,
-        sessions.c.last_recorded_at,
+        Raw(sessions.c.last_recorded_at),
         select(Raw(entries.c.payload))
         .where(*_OF_SESSION, entries.c.position == ZERO)
         .correlate(sessions)
@@ -134,7 +140,7 @@ _SESSIONS = Prepared(
         .where(*_OF_SESSION)
         .correlate(sessions)
         .scalar_subquery(),
-        select(entries.c.recorded_at)
+        select(Raw(entries.c.recorded_at))
         .where(*_OF_SESSION, entries.c.recorded_at.is_not(None))
         .order_by(entries.c.position.desc())
         .limit(ONE)
@@ -158,13 +164,13 @@ _ENTRIES = Prepared(
     select(
         entries.c.session_id,
         entries.c.position,
-        entries.c.type,
-        entries.c.recorded_at,
+        Raw(entries.c.type),
+        Raw(entries.c.recorded_at),
         entries.c.attachments,
         Raw(entries.c.payload),
-        entries.c.idempotency_key,
+        Raw(entries.c.idempotency_key),
         _has(sessions, *_OF_SESSION),
-        select(Lines(attachments.c.digest, attachments.c.path))
+        select(Raw(Lines(attachments.c.digest, attachments.c.path)))
         .where(
             attachments.c.namespace == entries.c.namespace,
             attachments.c.session_id == entries.c.session_id,
@@ -181,7 +187,7 @@ _BEFORE = (*IN_ENTRIES, entries.c.position < bindparam("first", type_=entries.c.
 _NEWEST_BEFORE = (
     Prepared(select(func.max(entries.c.position)).where(*_BEFORE)),
     Prepared(
-        select(entries.c.recorded_at)
+        select(Raw(entries.c.recorded_at))
         .where(*_BEFORE, entries.c.recorded_at.is_not(None))
         .order_by(entries.c.position.desc())
         .limit(ONE)
@@ -199,6 +205,8 @@ _ATTACHMENTS = Prepared(
     select(
         *_ATTACHMENT_KEY,
         attachments.c.digest,
+        Raw(attachments.c.mime),
+        Raw(attachments.c.filename),
         _has(entries, *_OF_ENTRY),
         _has(blobs, *_OF_BLOB),
     )

@@ -22,7 +22,7 @@ from turnkeep.calls import Call, Scope
 from turnkeep.dialect import Mode
 from turnkeep.entries import Header, key_fault
 from turnkeep.errors import Corrupt, InvalidEntry
-from turnkeep.sql import Found, FoundRow, cwd_digest
+from turnkeep.sql import Found, FoundRow, as_bytes, cwd_digest
 from turnkeep.sql_verify import START, AttachmentRow, BlobRow, EntryRow, EntryRows, SessionRow
 
 AHEAD = timedelta(days=1)
@@ -140,15 +140,15 @@ def _faults_of_session(row: SessionRow) -> Iterator[str]:
         yield "has no entries"
     elif row.last_position != row.newest:
         yield f"last_position is {row.last_position}, and the newest entry is at {row.newest}"
-    if row.newest is not None and row.last_recorded_at != (row.latest or ""):
+    if row.newest is not None and _readable(row.last_recorded_at) != _readable(row.latest or ""):
         yield "last_recorded_at is not that of the newest entry that has one"
-    yield from _faults_of_time(row.updated_at)
+    yield from _faults_of_time(_readable(row.updated_at))
     try:
-        header = Header(**row.header)
+        header = Header(**{name: _readable(stored) for name, stored in row.header.items()})
     except InvalidEntry as error:
         yield f"its columns make no header: {error.path} {error.reason}"
         return
-    if bytes(row.cwd_digest) != cwd_digest(header.cwd):
+    if as_bytes(row.cwd_digest) != cwd_digest(header.cwd):
         yield "cwd_digest is not that of its cwd: list(cwd) doesn't find it"
     if row.payload is not None and _text(row.payload) != header.payload:
         yield "its columns are not those of its header, the entry at 0"
@@ -156,19 +156,27 @@ def _faults_of_session(row: SessionRow) -> Iterator[str]:
 
 def _faults_of_time(updated_at: object) -> Iterator[str]:
     try:
-        updated = datetime.fromisoformat(updated_at) if isinstance(updated_at, str) else None
-    except ValueError:
+        said = datetime.fromisoformat(updated_at) if isinstance(updated_at, str) else None
+        updated = said.astimezone(UTC) if said is not None and said.tzinfo else None
+    except (ValueError, OverflowError):
         updated = None
-    if updated is None or updated.tzinfo is None:
+    if updated is None:
         yield "updated_at is no time"
     elif updated > datetime.now(UTC) + AHEAD:
         yield "updated_at lies in the future: the session stays in front of the list"
 
 
 def _judge_entries(found: EntryRows) -> Iterator[Finding]:
-    previous, latest = found.previous, found.latest
-    for before, row in pairwise([None, *found.rows]):
-        assert row is not None
+    previous, latest = found.previous, _readable(found.latest)
+    latest = latest if isinstance(latest, str) else ""
+    for before, stored in pairwise([None, *found.rows]):
+        assert stored is not None
+        row = stored._replace(
+            type=_readable(stored.type),
+            recorded_at=_readable(stored.recorded_at),
+            idempotency_key=_readable(stored.idempotency_key),
+            lifted=_readable(stored.lifted),
+        )
         if before is not None and before.session != row.session:
             previous, latest = -1, ""
         for reason in _faults_of_entry(row, previous, latest):
@@ -177,11 +185,11 @@ def _judge_entries(found: EntryRows) -> Iterator[Finding]:
         latest = row.recorded_at if isinstance(row.recorded_at, str) else latest
 
 
-def _faults_of_entry(row: EntryRow, previous: int, latest: str) -> Iterator[str]:
+def _faults_of_entry(row: EntryRow, previous: Any, latest: str) -> Iterator[str]:
     if not row.has_session:
         yield "its session is missing"
-    if row.position != previous + 1:
-        yield "there is none before it" if previous < 0 else f"the one before it is at {previous}"
+    if not (isinstance(previous, int) and row.position == previous + 1):
+        yield "there is none before it" if previous == -1 else f"the one before it is at {previous}"
     if (row.type == "header") is not (row.position == 0):
         yield "is first, and no header" if row.position == 0 else "is a header, and not first"
     if isinstance(row.recorded_at, str) and row.recorded_at < latest:
@@ -211,18 +219,20 @@ def _faults_of_payload(row: EntryRow) -> Iterator[str]:
 
 def _judge_attachments(found: Iterable[AttachmentRow]) -> Iterator[Finding]:
     for row in found:
-        digest = bytes(row.digest).hex()
-        if not row.has_entry:
-            reason = "its entry is missing"
-            yield Finding("attachments", row.session, row.position, digest, reason)
-        if not row.has_blob:
-            reason = "its blob is missing"
+        digest = as_bytes(row.digest).hex()
+        are_texts = all(t is None or _text(t) is not None for t in (row.mime, row.filename))
+        reasons = [
+            "its entry is missing" if not row.has_entry else "",
+            "its blob is missing" if not row.has_blob else "",
+            "its media type or file name is no text in UTF-8" if not are_texts else "",
+        ]
+        for reason in filter(None, reasons):
             yield Finding("attachments", row.session, row.position, digest, reason)
 
 
 def _judge_blobs(found: Iterable[BlobRow]) -> Iterator[Finding]:
     for row in found:
-        digest, data = bytes(row.digest), bytes(row.data)
+        digest, data = as_bytes(row.digest), as_bytes(row.data)
         reasons = [
             "no attachment names it" if not row.is_used else "",
             "its bytes have another digest" if hashlib.sha256(data).digest() != digest else "",
@@ -230,6 +240,12 @@ def _judge_blobs(found: Iterable[BlobRow]) -> Iterator[Finding]:
         ]
         for reason in filter(None, reasons):
             yield Finding("blobs", None, None, digest.hex(), reason)
+
+
+def _readable(stored: object) -> Any:
+    """What is stored, as text where it is that."""
+    text = _text(stored)
+    return stored if text is None else text
 
 
 def _text(stored: object) -> str | None:

@@ -70,7 +70,11 @@ def _lines(element: Any, compiler: Any, **options: Any) -> str:
 
 @compiles(statements.Raw, "sqlite")
 def _raw(element: Any, compiler: Any, **options: Any) -> str:
-    return f"CAST({compiler.process(element.clauses, **options)} AS BLOB)"
+    text = compiler.process(element.clauses, **options)
+    return (
+        f"CASE typeof({text}) WHEN 'text' THEN CAST({text} AS BLOB) WHEN 'blob' THEN 0"
+        f" ELSE {text} END"
+    )
 
 
 @compiles(statements.Instant, "sqlite")

@@ -27,7 +27,10 @@ class Instant(FunctionElement[datetime]):
 
 
 class Raw(FunctionElement[str]):
-    """A column of text as it is stored: SQLite's driver ends the statement where it is no UTF-8."""
+    """A column of text as it is stored: SQLite's driver ends the statement where it is no UTF-8.
+
+    There text comes as its bytes, and a blob, which is none, as a number.
+    """
 
     inherit_cache = True
     type = Text()
