@@ -114,6 +114,10 @@ def sqlite_url(tmp_path: Path) -> URL:
 
 
 BACKENDS = ["sqlite", "memory", "borrowed", "postgres"]
+ALSO_POOLED = pytest.mark.parametrize(
+    "server_or_file", ["sqlite", "postgres", "pooler"], indirect=True
+)
+"""For tests with `server_or_file` that are to run through a pooler too."""
 
 
 @pytest.fixture(params=BACKENDS)
@@ -155,7 +159,7 @@ def open_shared(
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def server_or_file(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """An empty database that several processes can use; a test may ask for "pooler" besides."""
+    """An empty database that several processes can use."""
     yield from _backend(request)
 
 

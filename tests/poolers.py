@@ -154,11 +154,11 @@ class PgBouncer:
         return self.url(direct)
 
     @contextmanager
-    def held(self, direct: URL) -> Iterator[int]:
-        """Keep one of its connections to that database from others; the server's process on it."""
+    def held(self, direct: URL) -> Iterator[psycopg.Connection[Any]]:
+        """Have one of its connections to that database for oneself, by being in a transaction."""
         with self._connect(direct.database or "", autocommit=False) as connection:
-            [pid] = connection.execute("SELECT pg_backend_pid()").fetchone() or [0]
-            yield pid
+            connection.execute("SELECT 1")
+            yield connection
 
     def _connect(self, database: str, *, autocommit: bool = True) -> psycopg.Connection[Any]:
         return psycopg.connect(
@@ -182,11 +182,12 @@ class PgBouncer:
         return True
 
 
-def pgbouncer_version() -> tuple[int, ...]:
-    """The version of the one that is installed."""
+def unaided() -> dict[str, str]:
+    """The settings by which it leaves prepared statements to its clients, as it did before 1.21."""
     found = re.search(r"PgBouncer (\d+)\.(\d+)", run([_program(), "--version"]))
     assert found is not None
-    return tuple(int(number) for number in found.groups())
+    knows = tuple(int(number) for number in found.groups()) >= (1, 21)
+    return {"max_prepared_statements": "0"} if knows else {}
 
 
 @contextmanager

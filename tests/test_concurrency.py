@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Connection, create_engine, text
 
-from conftest import Backend
+from conftest import ALSO_POOLED, Backend
 from contention import (
     SESSION,
     WAIT_SECONDS,
@@ -67,6 +67,7 @@ def _text(entry: Entry) -> str:
     return str(entry.message["content"])
 
 
+@ALSO_POOLED
 def test_what_processes_write_at_once_is_there_once_in_the_order_of_each(
     server_or_file: Backend, processes: ProcessPoolExecutor
 ) -> None:
@@ -88,6 +89,7 @@ def test_what_processes_write_at_once_is_there_once_in_the_order_of_each(
             assert (entry.recorded_at or "") >= (wanted or "")
 
 
+@ALSO_POOLED
 def test_of_those_that_expect_the_same_position_one_wins(
     server_or_file: Backend, processes: ProcessPoolExecutor
 ) -> None:

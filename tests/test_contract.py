@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from conftest import BACKENDS, Backend, open_shared
+from conftest import ALSO_POOLED, BACKENDS, Backend, open_shared
 from turnkeep import (
     Entry,
     Header,
@@ -63,7 +63,7 @@ class TestSQLStore(StoreContract):
         return self.store.with_namespace(f"law {next(_numbers)}")
 
 
-@pytest.mark.parametrize("server_or_file", ["sqlite", "postgres", "pooler"], indirect=True)
+@ALSO_POOLED
 class TestSQLStoreInATransaction(StoreContract):
     without = {"threads"}  # noqa: RUF012 (as the docs write it)
 

@@ -21,7 +21,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, text
 
 import migrating
-from conftest import Backend
+from conftest import ALSO_POOLED, Backend
 from contention import together
 from migrating import ADD_COLUMN, FAIL, HANG, HEAD, REBUILD, begin, contents, tables, with_revision
 from servers import postgres_from_debian, wait_for
@@ -85,6 +85,7 @@ def execute(backend: Backend, *statements: str) -> None:
 # Many at once
 
 
+@ALSO_POOLED
 @pytest.mark.parametrize("at_first", ["empty", "behind"])
 def test_processes_upgrade_one_database_at_once(
     server_or_file: Backend, processes: ProcessPoolExecutor, later: Path, at_first: str
@@ -99,6 +100,7 @@ def test_processes_upgrade_one_database_at_once(
     assert len(found["turnkeep_entries"][1]) == (2 if at_first == "behind" else 0)
 
 
+@ALSO_POOLED
 def test_processes_use_one_empty_database_at_once(
     server_or_file: Backend, processes: ProcessPoolExecutor
 ) -> None:
@@ -173,6 +175,7 @@ def test_a_lock_that_stays_held_makes_the_database_unavailable(server_or_file: B
 # The tables are what the models say
 
 
+@ALSO_POOLED
 def test_the_migrations_make_what_the_models_say(server_or_file: Backend) -> None:
     server_or_file.store()
     execute(server_or_file, "CREATE TABLE sessions (id INTEGER)")

@@ -10,7 +10,8 @@ strings (`sslmode`, `connect_timeout`, `options`, `application_name`, …), for 
 with `uri=true` those of its file URIs (`mode=ro`, `immutable=1`, …). One more is
 `prepare_threshold`, psycopg's: after how many runs a statement is prepared on the server. `none` is
 never, which a pooler needs that gives each transaction another server connection:
-`postgresql://user:password@pooler/app?prepare_threshold=none`.
+`postgresql://user:password@pooler/app?prepare_threshold=none`. asyncpg takes `none` too; with a
+number, or without, it prepares all.
 """
 
 import os

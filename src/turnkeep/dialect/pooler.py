@@ -1,23 +1,20 @@
 """A pooler before Postgres, such as PgBouncer, which gives each transaction another connection to
 the server.
 
-Nothing of ours outlives its transaction, but for one thing that the drivers do by themselves:
-prepared statements. Each client numbers its own, so on another connection to the server the name
-that it gave to a SELECT may be another client's DELETE, which nobody notices where both take the
-same parameters. So behind a pooler nothing is prepared, unless the URL asks for it.
+Nothing of ours outlives its transaction, but for what the drivers do by themselves: they prepare
+statements. Each client numbers its own, so on another connection to the server the name that it
+gave to a SELECT may be another client's DELETE, which nobody notices where both take the same
+parameters. So behind a pooler nothing is prepared, unless the URL asks for it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import URL, Connection
 
 from turnkeep.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OPTION = "prepare_threshold"
 
@@ -25,15 +22,17 @@ _KEY = "turnkeep behind a pooler"
 _NOTHING = nullcontext()
 
 # A statement without a name asyncpg sends anew each time, together with its values, and no pooler
-# parts the two. It prepares all others beforehand, so there is nothing to be had by a name that is
-# nobody else's, but that the server refuses it where it is not known.
+# parts the two.
 _ASYNCPG_NEVER: Mapping[str, Any] = {
     "statement_cache_size": 0,
     "prepared_statement_cache_size": 0,
     "prepared_statement_name_func": lambda: "",
 }
+# All others it prepares beforehand. By a name that nobody else has, a connection that doesn't know
+# it refuses, and runs nothing else. (The cache is asyncpg's own, whose names are numbers;
+# SQLAlchemy's is another.)
 _ASYNCPG_NAMES: Mapping[str, Any] = {
-    "statement_cache_size": 0,  # its own names are numbers; SQLAlchemy's cache is another
+    "statement_cache_size": 0,
     "prepared_statement_name_func": lambda: f"turnkeep_{uuid4().hex}",
 }
 
@@ -78,7 +77,7 @@ def unprepared(connection: Connection) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _turned_off(driver: Any) -> "Iterator[None]":
+def _turned_off(driver: Any) -> Iterator[None]:
     before, driver.prepare_threshold = driver.prepare_threshold, None
     try:
         yield
@@ -90,16 +89,11 @@ def _is_pooled(connection: Connection, driver: Any) -> bool:
     """Whether the process that serves is another than the one that was told at the connect: there a
     pooler makes up a number.
     """
-    from psycopg.pq import TransactionStatus
-
-    was_idle = driver.info.transaction_status == TransactionStatus.IDLE
     cursor = connection.connection.cursor()
     try:
         with _turned_off(driver):
             cursor.execute("SELECT pg_catalog.pg_backend_pid()")
-        (pid,) = cursor.fetchone() or (None,)
+            [(pid,)] = cursor.fetchall()
     finally:
         cursor.close()
-    if was_idle:
-        connection.connection.rollback()
     return bool(pid != driver.info.backend_pid)

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Insert,
     bindparam,
     case,
+    cast,
     func,
     insert,
     inspect,
@@ -103,13 +104,12 @@ def _extended(*, expected: bool) -> Insert:
         .returning(held.c.last_position.label("base"), held.c.last_recorded_at.label("floor"))
         .cte("moved")
     )
+    # All of texts: about arrays of another type asyncpg asks the server first, and sets `jit` for
+    # its whole session meanwhile, which behind a pooler can be anyone's.
+    names = ("type", "key", "stamp", "count", "payload")
     given = (
-        func.unnest(
-            *(bindparam(f"{name}s", type_=ARRAY(Text)) for name in ("type", "key", "stamp")),
-            bindparam("counts", type_=ARRAY(Integer)),
-            bindparam("payloads", type_=ARRAY(Text)),
-        )
-        .table_valued("type", "key", "stamp", "count", "payload", with_ordinality="place")
+        func.unnest(*(bindparam(f"{name}s", type_=ARRAY(Text)) for name in names))
+        .table_valued(*names, with_ordinality="place")
         .render_derived("given")
     )
     stamp = case((given.c.stamp.is_not(None), func.greatest(given.c.stamp, moved.c.floor)))
@@ -120,7 +120,7 @@ def _extended(*, expected: bool) -> Insert:
         given.c.type,
         given.c.key,
         stamp,
-        given.c.count,
+        cast(given.c.count, Integer),
         given.c.payload,
     ).select_from(moved.join(given, true()))
     return insert(entries).from_select(COLUMNS, row).returning(entries.c.position)
@@ -309,7 +309,7 @@ class Postgres:
             "types": [row.type for row in rows],
             "keys": [row.key for row in rows],
             "stamps": stamps,
-            "counts": [len(row.attachments) for row in rows],
+            "counts": [str(len(row.attachments)) for row in rows],
             "payloads": [row.payload for row in rows],
         }
         written = self._extend[expected is not None].fetch(connection, values)
