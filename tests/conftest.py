@@ -169,7 +169,7 @@ def account(record_property: Callable[[str, object], None]) -> Account:
     return Account(lambda told: record_property("chaos", told))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What the chaos tests and the fuzz counted."""
     told = [
         (name, report.nodeid.partition("::")[2], value)

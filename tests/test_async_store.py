@@ -17,6 +17,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -360,15 +361,23 @@ def test_a_server_that_is_away_is_unavailable_and_no_password_is_told(place: Pla
         url = place.url.set(database="/no/such/folder/chats.db")
     else:
         url = place.url.set(port=1, password="hush")
+    run(partial(refused, url))
 
-    async def main() -> None:
-        async with AsyncSQLStore(url, timeout=5) as store:
-            with pytest.raises(Unavailable) as caught:
-                await store.list()
-            assert "hush" not in repr(caught.getrepr(style="long"))
-            assert caught.value.__cause__ is caught.value.__context__ is None
 
-    run(main)
+@pytest.mark.parametrize("what", ["password", "username", "database"])
+def test_a_server_that_refuses_is_unavailable_and_no_password_is_told(
+    server: Place, what: str
+) -> None:
+    given: dict[str, Any] = {"password": "hush", what: "hush"}
+    run(partial(refused, server.url.set(**given)))
+
+
+async def refused(url: URL) -> None:
+    async with AsyncSQLStore(url, timeout=5) as store:
+        with pytest.raises(Unavailable) as caught:
+            await store.list()
+        assert "hush" not in repr(caught.getrepr(style="long"))
+        assert caught.value.__cause__ is caught.value.__context__ is None
 
 
 def test_tables_that_are_not_there_are_a_schema_error(empty: Place) -> None:

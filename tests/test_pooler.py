@@ -6,7 +6,6 @@ That the contract holds there is said where the contract is; this is what a pool
 import itertools
 import multiprocessing
 import re
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -19,11 +18,12 @@ from sqlalchemy import URL, Engine, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 import migrating
+from chaos import Account
 from contention import SESSION, header, said, together
 from hosts import assert_is_clean
 from poolers import OPTION, POOL_SIZE, PgBouncer, pgbouncer_before, unaided
 from servers import PostgresServer, postgres_from_wheel, wait_for
-from turnkeep import AsyncSQLStore, MessageEntry, SQLStore, Unavailable, revisions
+from turnkeep import AsyncSQLStore, SQLStore, Unavailable, revisions
 from turnkeep.dialect.postgres import Postgres
 from turnkeep.testing import Blocking
 
@@ -424,35 +424,6 @@ def test_a_pooler_that_has_no_connection_to_give_is_unavailable(
             call(store)
 
 
-class Writer:
-    """A client that appends, one entry after another, till it is told to end."""
-
-    def __init__(self, number: int, store: Any, is_over: threading.Event) -> None:
-        self.acknowledged: dict[str, int] = {}
-        self.unclear: set[str] = set()
-        self._number, self._store, self._is_over = number, store, is_over
-
-    def run(self) -> None:
-        for i in itertools.count():
-            if self._is_over.is_set():
-                return
-            name = f"{self._number}.{i}"
-            key = name if i % 2 else None
-            files = [name.encode()] if i % 3 == 0 else []
-            while True:
-                try:
-                    position = self._store.append(SESSION, said(name, *files), idempotency_key=key)
-                except Unavailable as error:
-                    assert_is_clean(error)
-                    if key is None:
-                        self.unclear.add(name)
-                        break
-                    self._is_over.wait(0.02)
-                else:
-                    self.acknowledged[name] = position
-                    break
-
-
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[PostgresServer]:
     """A server that may be killed."""
@@ -460,53 +431,17 @@ def mortal() -> Iterator[PostgresServer]:
         yield server
 
 
-LONG = [("psycopg_async", "the server behind it"), ("asyncpg", "the server behind it")]
-
-
-@pytest.mark.parametrize(
-    ("driver", "what"),
-    [
-        *((driver, "the pooler") for driver in DRIVERS),
-        ("psycopg", "the server behind it"),
-        *(pytest.param(*kill, marks=pytest.mark.slow) for kill in LONG),
-    ],
-)
-def test_writers_lose_and_double_nothing_when_something_is_killed(
-    mortal: PostgresServer, driver: str, what: str
+@pytest.mark.parametrize("what", ["the pooler", "the server behind it"])
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.chaos)])
+def test_what_was_acknowledged_through_a_pooler_is_there_whatever_is_killed(
+    mortal: PostgresServer, account: Account, what: str, kills: int
 ) -> None:
-    is_over = threading.Event()
     with pgbouncer_before(mortal) as pooler, begun(mortal) as url, ExitStack() as all_:
-        stores = [open_store(pooler.url(url), driver) for _ in range(8)]
-        for store in stores:
-            all_.callback(store.close)
-            store.read(SESSION)
-        writers = [Writer(number, store, is_over) for number, store in enumerate(stores)]
-        with ThreadPoolExecutor(8) as threads:
-            running = [threads.submit(writer.run) for writer in writers]
-            try:
-                for _ in range(3):
-                    done = sum(len(writer.acknowledged) for writer in writers)
-                    wait_for(
-                        lambda: sum(len(w.acknowledged) for w in writers) >= done + 80,  # noqa: B023
-                        "the writers don't go on",
-                    )
-                    (pooler if what == "the pooler" else mortal).restart()
-            finally:
-                is_over.set()
-            for each in running:
-                each.result()
-        for store in stores:  # they work again, by themselves
-            assert store.append(SESSION, said("after")) > 0
+        stores = [all_.enter_context(open_store(pooler.url(url), driver)) for driver in DRIVERS]
+        with account.writing(stores):
+            for _ in range(kills):
+                account.wait_for_progress()
+                (pooler if what == "the pooler" else mortal).restart()
+            account.wait_for_progress()
         with SQLStore(url) as direct:
-            found = direct.read(SESSION)
-            assert [*direct.verify()] == []
-    names = texts(found)
-    acknowledged = {name: at for writer in writers for name, at in writer.acknowledged.items()}
-    unclear = {name for writer in writers for name in writer.unclear}
-    assert unclear
-    for name, position in acknowledged.items():
-        assert isinstance(found[position], MessageEntry)
-        assert names[position - 1] == name
-    once = [name for name in names if name != "after"]
-    assert len(once) == len(set(once))
-    assert {*acknowledged} <= {*once} <= {*acknowledged} | unclear
+            account.check(direct, f"{kills} kills of {what}")

@@ -81,7 +81,7 @@ class Database:
         self.errors: tuple[type[Exception], ...] = (
             sa_exc.DBAPIError,
             sa_exc.TimeoutError,
-            self.engine.dialect.loaded_dbapi.Error,
+            *self.dialect.errors(self.engine.dialect.loaded_dbapi),
         )
         self._migrates = self._is_owned and self.dialect.migrates if migrate is None else migrate
         self._lock = threading.Lock()

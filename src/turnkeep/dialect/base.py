@@ -81,6 +81,9 @@ class Dialect(Protocol):
     new_blob: ClassVar[Prepared]
     """Inserts a blob unless its digest is there."""
 
+    def errors(self, dbapi: Any) -> tuple[type[Exception], ...]:
+        """What the driver raises, whose module is *dbapi* to SQLAlchemy."""
+
     def check_schema(self, schema: str | None) -> None:
         """Raise InvalidArgument where *schema* can't be the name of one."""
 

@@ -77,6 +77,17 @@ def _inserted(advance: Update) -> Insert:
     return insert(entries).from_select(COLUMNS, row).returning(entries.c.position)
 
 
+def _given(*names: str, place: str | None = None) -> Any:
+    """A table out of arrays of texts, one for each of *names*, in the plural.
+
+    About arrays of most other types asyncpg asks the server, and sets `jit` for its session
+    meanwhile, which behind a pooler is everyone's.
+    """
+    arrays = (bindparam(f"{name}s", type_=ARRAY(Text)) for name in names)
+    table = func.unnest(*arrays).table_valued(*names, with_ordinality=place)
+    return table.render_derived("given")
+
+
 def _extended(*, expected: bool) -> Insert:
     """Take the positions of a batch and insert it, out of arrays, in one statement."""
     # The clamp needs the time before this statement, which RETURNING doesn't give; and a condition
@@ -104,14 +115,7 @@ def _extended(*, expected: bool) -> Insert:
         .returning(held.c.last_position.label("base"), held.c.last_recorded_at.label("floor"))
         .cte("moved")
     )
-    # All of texts: about arrays of another type asyncpg asks the server first, and sets `jit` for
-    # its whole session meanwhile, which behind a pooler can be anyone's.
-    names = ("type", "key", "stamp", "count", "payload")
-    given = (
-        func.unnest(*(bindparam(f"{name}s", type_=ARRAY(Text)) for name in names))
-        .table_valued(*names, with_ordinality="place")
-        .render_derived("given")
-    )
+    given = _given("type", "key", "stamp", "count", "payload", place="place")
     stamp = case((given.c.stamp.is_not(None), func.greatest(given.c.stamp, moved.c.floor)))
     row = select(
         NS,
@@ -128,12 +132,10 @@ def _extended(*, expected: bool) -> Insert:
 
 def _attached() -> Insert:
     """Insert what was lifted out of entries, out of arrays, in their order."""
-    given = (
-        func.unnest(*(bindparam(f"{c}s", type_=ARRAY(attachments.c[c].type)) for c in _FIELDS))
-        .table_valued(*_FIELDS)
-        .render_derived("given")
-    )
-    row = select(NS, SID, *(given.c[c] for c in _FIELDS))
+    given = _given(*_FIELDS)
+    values: dict[str, Any] = {c: cast(given.c[c], attachments.c[c].type) for c in _FIELDS}
+    values["digest"] = func.decode(given.c.digest, literal_column("'hex'"))
+    row = select(NS, SID, *values.values())
     return insert(attachments).from_select(["namespace", "session_id", *_FIELDS], row)
 
 
@@ -193,6 +195,12 @@ class Postgres:
     def options(self, mode: Mode) -> dict[str, Any]:
         """The isolation level, which the driver says when it begins."""
         return {"isolation_level": self._isolation[mode]}
+
+    def errors(self, dbapi: Any) -> tuple[type[Exception], ...]:
+        """Asyncpg's own too, since some versions of SQLAlchemy let those of a connect pass."""
+        asyncpg = getattr(dbapi, "asyncpg", None)
+        own = () if asyncpg is None else (asyncpg.PostgresError, asyncpg.InterfaceError)
+        return (dbapi.Error, *own)
 
     def check_schema(self, schema: str | None) -> None:
         """A name of up to 63 bytes; SQLAlchemy's translate map takes no square brackets."""
@@ -319,8 +327,14 @@ class Postgres:
         self, connection: Connection, session: Parameters, places: Sequence[AttachmentRow]
     ) -> None:
         """One statement, in whose order the foreign keys are checked."""
-        columns = zip(_FIELDS, zip(*places, strict=True), strict=True)
-        values = {f"{name}s": list(column) for name, column in columns}
+        values = {
+            "positions": [str(place.position) for place in places],
+            "ordinals": [str(place.ordinal) for place in places],
+            "paths": [place.path for place in places],
+            "digests": [place.digest.hex() for place in places],
+            "mimes": [place.mime for place in places],
+            "filenames": [place.filename for place in places],
+        }
         self._attach.fetch(connection, {**session, **values})
 
     _FORGOTTEN: ClassVar = dict.fromkeys(

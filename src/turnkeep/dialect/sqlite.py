@@ -114,6 +114,10 @@ class Sqlite:
         """None: transactions are begun by statements of our own."""
         return {}
 
+    def errors(self, dbapi: Any) -> tuple[type[Exception], ...]:
+        """The driver's."""
+        return (dbapi.Error,)
+
     def check_schema(self, schema: str | None) -> None:
         """SQLite has none."""
         if schema is not None:
