@@ -340,6 +340,27 @@ def test_the_apps_transaction_takes_the_store_with_it(place: Place) -> None:
     run(main)
 
 
+def test_a_delete_on_the_host_s_engine_leaves_no_row(place: Place) -> None:
+    """Whether or not its connections enforce foreign keys: on SQLite they don't, unless told."""
+
+    async def main() -> list[int]:
+        engine = place.engine()
+        store = place.store(engine)
+        await store.extend("s1", [header(), picture("a"), message("b"), picture("c")])
+        assert await store.delete("s1")
+        tables = ("sessions", "entries", "attachments", "blobs")
+        left = "SELECT count(*) FROM turnkeep_{} WHERE namespace = :ns"
+        async with engine.connect() as connection:
+            found = [
+                await connection.scalar(text(left.format(t)), {"ns": place.namespace})
+                for t in tables
+            ]
+        await engine.dispose()
+        return found
+
+    assert run(main) == [0, 0, 0, 0]
+
+
 def test_an_engine_of_the_other_kind_is_refused_by_name(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'chats.db'}"
     sync, other = create_engine(url), create_async_engine(url.replace("sqlite", "sqlite+aiosqlite"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from sqlalchemy import URL
+from sqlalchemy import URL, create_engine, text
 
 from conftest import Backend
 from contention import header, said
@@ -48,6 +48,23 @@ def test_a_schema_of_postgres_is_made(postgres_url: URL) -> None:
     assert invoke("db", "--schema", "Agents %", "upgrade", url=postgres_url).exit_code == 0
     assert invoke("db", "--schema", "Agents %", "check", url=postgres_url).exit_code == 0
     assert invoke("db", "check", url=postgres_url).exit_code == 1
+
+
+def test_any_sign_may_be_in_the_password(postgres_url: URL) -> None:
+    password = "p%40s@w:/#%(x)s"
+    engine = create_engine(postgres_url)
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE cli SUPERUSER LOGIN PASSWORD '{password}'"))
+    url = postgres_url.set(username="cli", password=password)
+    try:
+        assert invoke("db", "upgrade", url=url).output == f"at revision {schema.head()}\n"
+        given = url.render_as_string(hide_password=False)
+        assert invoke("db", "--url", given, "check").exit_code == 0
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("DROP OWNED BY cli"))
+            connection.execute(text("DROP ROLE cli"))
+        engine.dispose()
 
 
 @pytest.mark.parametrize("command", ["upgrade", "current", "check"])

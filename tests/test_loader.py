@@ -364,6 +364,7 @@ def test_a_title_is_the_first_line_of_the_first_prompt(home: Home) -> None:
         ("  \n\t\n  Mend the door \nand the roof", "Mend the door"),
         (blocks, "What is this?"),
         ("a\x1b\x07b\u202ec", "abc"),
+        ("a\0b\ud83d c", "ab c"),
         ("x" * 300, "x" * 200),
         ("x" * 199 + "e\u0301", "x" * 199),
         ("", ""),

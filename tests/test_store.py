@@ -3,18 +3,19 @@
 import base64
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import event, func, select, update
 
-from conftest import BACKENDS, open_shared
+from conftest import BACKENDS, Backend, open_shared
 from mutation import Untouchable
 from turnkeep import (
     Conflict,
@@ -211,6 +212,37 @@ def test_extends_of_threads_do_not_weave(begun: SQLStore) -> None:
         for i, last in enumerate(written):
             batch = found[last - 7 : last - 2]  # positions from 3 on
             assert batch == [message(f"{thread} {i} {j}") for j in range(5)]
+
+
+def test_the_order_is_that_of_the_appends_wherever_the_rows_lie_and_whatever_the_clock_says(
+    server_or_file: Backend,
+) -> None:
+    """Entries of one time, of which the database has moved some, and which it may give in any order
+    where none is asked for: as they lie, or backwards.
+    """
+    server_or_file.store()
+    off = " ".join(f"-c enable_{way}=off" for way in ("indexscan", "bitmapscan", "indexonlyscan"))
+    engine = server_or_file.engine(
+        **({"connect_args": {"options": off}} if server_or_file.is_postgres else {})
+    )
+    if not server_or_file.is_postgres:
+        backwards = "PRAGMA reverse_unordered_selects = ON"
+        event.listen(engine, "connect", lambda connection, _: connection.execute(backwards))
+    store = SQLStore(engine)
+    entries: list[Entry] = [message(f"{number}", LATE) for number in range(200)]
+    store.extend("s1", [header(), *entries[:150]])
+    for entry in entries[150:]:
+        store.append("s1", entry)
+    with engine.begin() as connection:
+        for first in (20, 0, 60):  # Postgres writes a row that it updates to another place
+            places = f"position BETWEEN {first} AND {first + 10}"
+            connection.exec_driver_sql(
+                f"UPDATE turnkeep_entries SET payload = payload WHERE {places}"
+            )
+    assert store.read("s1") == [header(), *entries]
+    assert store.tail("s1", 195) == entries[5:]
+    assert store.page("s1", after=10, limit=60).entries == entries[10:70]
+    assert store.page("s1", before=70, limit=60).entries == entries[9:69]
 
 
 # idempotency_key
@@ -630,6 +662,19 @@ def test_no_session_has_a_cwd_that_no_header_can_have(begun: SQLStore) -> None:
     assert begun.list("\0") == begun.list("/w\ud83d") == []
 
 
+def test_reading_and_exporting_move_no_session(store: SQLStore, tmp_path: Path) -> None:
+    for session in ("s1", "s2"):
+        store.extend(session, [header(session), message("x"), picture(b"1")])
+    before = stamped(store)
+    history = store.export_history("s1")
+    store.export_folder("s1", tmp_path)
+    looks: list[object] = [store.read("s1"), store.tail("s1", 1), store.page("s1"), store.get("s1")]
+    looks += [store.attachments("s1"), [*store.verify()], store.append("s1", header())]
+    assert stamped(store) == before
+    store.import_history(history, cwd="/w", id="s3")
+    assert [found.id for found in store.list()] == ["s3", "s2", "s1"]
+
+
 def test_updated_never_goes_back(begun: SQLStore) -> None:
     ahead = datetime(2999, 1, 1, tzinfo=UTC)
     with begun._database.engine.begin() as connection:
@@ -638,6 +683,35 @@ def test_updated_never_goes_back(begun: SQLStore) -> None:
     for batch in ([message("x")], messages(2)):
         begun.extend("s1", batch)
         assert stamped(begun)[0][1] == ahead
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
+def test_times_are_instants_whatever_zone_the_machine_and_the_server_are_set_to(
+    server_or_file: Backend, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server_or_file.store()
+    url = server_or_file.url
+    if server_or_file.is_postgres:
+        settings = "-c timezone=Asia/Kathmandu -c datestyle=SQL,DMY"
+        url = url.update_query_dict({"options": settings})
+    with monkeypatch.context() as patch, SQLStore(url) as store:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        store.append("s1", header(created_at="2026-11-30T17:30:00.123+05:30"))
+        store.append("s2", header("s2"))
+        [later, found] = store.list()
+        assert found.created_at == "2026-11-30T12:00:00.123Z"
+        assert found.updated is not None
+        assert found.updated.tzinfo is UTC
+        assert abs(found.updated - datetime.now(UTC)) < timedelta(minutes=5)
+        assert store.list(before=later) == [found]
+        exact = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=timezone(timedelta(hours=5.5)))
+        with store._database.engine.begin() as connection:
+            connection.execute(update(sessions).values(updated_at=exact))
+        assert [h.updated for h in store.list()] == [exact, exact]
+        assert store.list(before=store.list()[0]) == [found]
+        assert [*store.verify()] == []
+    time.tzset()
 
 
 # namespaces
@@ -703,6 +777,23 @@ def test_an_entry_may_be_as_large_as_its_limit(begun: SQLStore) -> None:
     with nothing_written(begun), pytest.raises(InvalidEntry) as caught:
         store.extend("s1", [message("x"), message("é" * 501)])
     assert str(caught.value) == f"$[1]: an entry of {size + 1002} bytes: the limit is {size + 1000}"
+
+
+def test_unless_told_an_entry_may_have_64_mib_and_an_attachment_256(begun: SQLStore) -> None:
+    assert Limits() == Limits(entry=64 << 20, attachment=256 << 20)
+    with nothing_written(begun), pytest.raises(InvalidEntry, match=r"the limit is 67108864$"):
+        begun.append("s1", message("x" * (64 << 20)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [64 << 20, 200 << 20])
+def test_the_largest_entry_and_a_large_attachment_come_back(begun: SQLStore, size: int) -> None:
+    largest = message("x" * (size - len(message("").payload)))
+    entry = largest if size == 64 << 20 else picture(bytes(size))
+    assert begun.append("s1", entry) == 3
+    assert begun.tail("s1", 1) == [entry]
+    assert begun.append("s1", message("after")) == 4
+    assert begun.delete("s1")
 
 
 def test_an_attachment_may_be_as_large_as_its_limit(begun: SQLStore) -> None:

@@ -24,7 +24,7 @@ from contention import header, said, together
 from faults import held_by_a_process
 from hosts import BATCH, assert_is_clean, note, notes, seed
 from servers import wait_for
-from turnkeep import InvalidArgument, SQLStore, Unavailable
+from turnkeep import InvalidArgument, SQLStore, Unavailable, sql
 
 
 def _stores(url: URL) -> Iterator[tuple[SQLStore, Engine]]:
@@ -66,6 +66,41 @@ def test_a_connection_that_the_server_ended_while_it_was_idle_fails_no_call(
                 connection.execute(text(f"SELECT pg_terminate_backend(pid) {mine}"))
                 wait_for(partial(are_gone, connection), "the connections are still there")
             call(store)
+            pool = store._database.engine.pool
+            assert isinstance(pool, QueuePool)
+            assert pool.checkedout() == 0
+
+
+def test_a_connection_that_ends_in_the_middle_of_a_read_costs_that_read_alone(
+    postgres_url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its two statements, of which the second fetches the bytes."""
+    fetch = sql.BLOBS.fetch
+    enders: list[Engine] = []
+
+    def ended(connection: Connection, values: Any) -> Any:
+        for ender in enders:
+            with ender.connect() as other:
+                pid = connection.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+                other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+        return fetch(connection, values)
+
+    reads: list[Callable[[SQLStore], object]] = [
+        lambda s: s.read("s"),
+        lambda s: s.tail("s", 2),
+        lambda s: s.page("s", after=1),
+        lambda s: s.export_history("s", lossy=[]),
+    ]
+    monkeypatch.setattr(sql.BLOBS, "fetch", ended)
+    for store, admin in _stores(postgres_url):
+        for read in reads:
+            found = read(store)
+            enders.append(admin)
+            with pytest.raises(Unavailable) as caught:
+                read(store)
+            assert_is_clean(caught.value)
+            enders.clear()
+            assert read(store) == found
             pool = store._database.engine.pool
             assert isinstance(pool, QueuePool)
             assert pool.checkedout() == 0

@@ -149,6 +149,22 @@ def test_the_repr_of_a_store_holds_no_password(postgres_url: URL) -> None:
         assert repr(store) == "<SQLStore on postgresql, namespace 'n'>"
 
 
+def test_a_file_that_cannot_have_a_write_ahead_log_is_used_without_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on many network drives. This way of locking a file has no memory that processes share."""
+    url = f"sqlite:///file:{tmp_path / 'chats.db'}?vfs=unix-dotfile&uri=true"
+    with SQLStore(url) as store:
+        assert together(*[partial(begin, store, f"s{i}") for i in range(8)]) == [1] * 8
+        with store._database.engine.connect() as connection:
+            assert connection.scalar(text("PRAGMA journal_mode")) == "delete"
+    [said] = {(r.name, r.levelname, r.getMessage()) for r in caplog.records}
+    assert said[:2] == ("turnkeep", "WARNING")
+    assert "keeps a rollback journal" in said[2]
+    with SQLStore(url) as store:
+        assert len(store.list()) == 8
+
+
 # What can't be one
 
 
