@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import URL, create_engine
 
 from attempts import attempt
-from contention import SESSION, WAIT_SECONDS, Follower, header, said, together
+from contention import SESSION, WAIT_SECONDS, Follower, header, said
 from servers import wait_for
 from turnkeep import AsyncSQLStore, Entry, MessageEntry, SQLStore, Unavailable
 from turnkeep.testing import Blocking
@@ -103,8 +103,8 @@ class Account:
                     self.wait_for_refusals()
             self.wait_for_progress()
         self.check(store, f"{times} {what}")
-        calls = [lambda: store.append(SESSION, said("after"))] * 8
-        assert [type(found) for found in together(*calls)] == [int] * 8
+        for _ in range(8):  # the pool gives its connections in turn
+            store.append(SESSION, said("after"))
 
     def wait_for_progress(self, count: int = 2) -> None:
         """Return when each writer had so many more acknowledged."""

@@ -55,7 +55,7 @@ def on_disk(request: pytest.FixtureRequest, disk: SmallDisk) -> Iterator[URL]:
         connection.execute(text("DROP TABLESPACE small"))
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(40, marks=MANY)])
+@pytest.mark.parametrize("times", [2, pytest.param(25, marks=MANY)])
 def test_a_full_disk_refuses_writes_and_loses_nothing(
     disk: SmallDisk, on_disk: URL, account: Account, times: int
 ) -> None:
@@ -85,7 +85,7 @@ def locked(url: URL) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(40, marks=MANY)])
+@pytest.mark.parametrize("times", [2, pytest.param(25, marks=MANY)])
 def test_a_lock_that_is_held_too_long_refuses_writes_and_loses_nothing(
     server_or_file: Backend, account: Account, times: int
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_lock_that_is_held_too_long_refuses_writes_and_loses_nothing(
         url = url.update_query_dict({"options": "-c lock_timeout=100"})
     else:
         hold = partial(held_by_a_process, url)
-    with SQLStore(url, timeout=0.1) as store:
+    with SQLStore(url, timeout=0.3) as store:
         account.suffer(store, hold, times, "times a lock held too long")
 
 

@@ -16,7 +16,7 @@ from conftest import Backend
 from contention import SESSION, header
 from inspection import wait_till_idle
 
-WRITERS = 4
+WRITERS = 3
 
 
 @pytest.fixture(scope="module")

@@ -121,7 +121,7 @@ def trouble(network: Proxy) -> None:
     network.is_away, network.delay = False, 0
 
 
-@pytest.mark.parametrize("faults", [20, pytest.param(400, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("faults", [20, pytest.param(300, marks=pytest.mark.chaos)])
 def test_writers_behind_a_network_that_fails_lose_and_double_nothing(
     direct: SQLStore, network: Proxy, account: Account, faults: int
 ) -> None:
