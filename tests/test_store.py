@@ -786,7 +786,7 @@ def test_unless_told_an_entry_may_have_64_mib_and_an_attachment_256(begun: SQLSt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [64 << 20, 200 << 20])
+@pytest.mark.parametrize("size", [64 << 20, 128 << 20])
 def test_the_largest_entry_and_a_large_attachment_come_back(begun: SQLStore, size: int) -> None:
     largest = message("x" * (size - len(message("").payload)))
     entry = largest if size == 64 << 20 else picture(bytes(size))
