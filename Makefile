@@ -52,6 +52,13 @@ test-lowest: .venv-lowest/ready  ## The tests against the lowest supported versi
 soak: .venv/ready  ## Load on both databases for SECONDS each, and what verify says of it
 	$(BIN)/python benchmarks/soak.py --seconds $(or $(SECONDS),60)
 
+bench: .venv/bench-ready  ## Beside the bare drivers, and docs/performance.md anew, in some minutes; BENCH=quick in one
+	PYTHONPATH=tests $(BIN)/python -m benchmarks $(if $(filter quick,$(BENCH)),--quick,--page)
+
+.venv/bench-ready: .venv/ready
+	$(BIN)/python -m pip install --quiet --group bench
+	touch $@
+
 lint: .venv/ready  ## Ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -64,12 +71,5 @@ format: .venv/ready  ## Let ruff mend what it can
 dist: .venv/ready  ## Build wheel and sdist, and use them outside the checkout
 	$(PYTEST) -m packaging
 
-bench: .venv/bench-ready  ## Beside the bare drivers, and docs/performance.md anew, in some minutes; BENCH=quick in one
-	PYTHONPATH=tests $(BIN)/python -m benchmarks $(if $(filter quick,$(BENCH)),--quick,--page)
-
-.venv/bench-ready: .venv/ready
-	$(BIN)/python -m pip install --quiet --group bench
-	touch $@
-
 clean:  ## Remove what the targets above made
-	rm -rf .venv .venv-lowest dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-lowest .venv-peers dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

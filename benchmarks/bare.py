@@ -8,7 +8,6 @@ exact, whether the connection is alive and the entry not too large, makes entrie
 errors.
 """
 
-from binascii import a2b_base64, b2a_base64
 from collections.abc import Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -91,8 +90,8 @@ class Bare:
             of(each) for each in (sql.DELETE_ATTACHMENTS, sql.DELETE_ENTRIES, sql.DELETE_SESSION)
         ]
         self.new_blob = of(own.new_blob)
-        self.hold_blob = of(sql.HOLD_BLOBS, digests=1)
-        self.new_attachment = of(sql.INSERT_ATTACHMENT)
+        self.known_blob = of(sql.KNOWN_BLOBS, digests=1)
+        self.attach_all = of(own._attach)
         self._own(own, of)
 
     def _own(self, own: Any, of: Any) -> None:
@@ -103,6 +102,9 @@ class Bare:
         raise NotImplementedError
 
     def _append(self, session: str, payload: str, attachments: int) -> Plan:
+        raise NotImplementedError
+
+    def _places(self, place: Values) -> Values:
         raise NotImplementedError
 
     def extend(self, session: str, messages: Sequence[Any]) -> Plan:
@@ -137,34 +139,30 @@ class Bare:
     def attach(self, session: str, message: Any) -> Plan:
         """Append a message with one attachment, which is put apart."""
         [file] = message["files"]
-        data = a2b_base64(file["data"], strict_mode=True)
+        data = msgspec.convert(file["data"], bytes)
         digest = sha256(data).digest()
         left = {**message, "files": [{**file, "data": ""}]}
         yield self.begin, None
         position = yield from self._append(session, _payload(left), 1)
         values = {"ns": "", "digest": digest, "digests_1": digest}
-        if not (yield self.hold_blob, values):
+        if not (yield self.known_blob, values):
             yield self.new_blob, values | {"data": data, "size": len(data)}
-        yield (
-            self.new_attachment,
-            {
-                "ns": "",
-                "sid": session,
-                "position": position,
-                "ordinal": 0,
-                "path": '["message","files",0,"data"]',
-                "digest": digest,
-                "mime": file["media_type"],
-                "filename": None,
-            },
-        )
+        place = {
+            "position": position,
+            "ordinal": 0,
+            "path": '["message","files",0,"data"]',
+            "digest": digest,
+            "mime": file["media_type"],
+            "filename": None,
+        }
+        yield self.attach_all, {"ns": "", "sid": session, **self._places(place)}
         yield COMMIT, None
 
     def fetch(self, session: str) -> Plan:
         """All messages with their attachments, one in each."""
         rows = yield self.read_all, {"ns": "", "sid": session}
         found = yield self.blobs, {"ns": "", "sid": session, "first": 0, "last": 1 << 40}
-        texts = {bytes(digest): b2a_base64(data, newline=False).decode() for digest, data in found}
+        texts = {bytes(digest): msgspec.to_builtins(data) for digest, data in found}
         messages = [msgspec.json.decode(row[4]) for row in rows]
         for row, message in zip(rows, messages, strict=True):
             if row[5] is not None:
@@ -206,10 +204,13 @@ class BarePostgres(Bare):
             "types": ["message"] * count,
             "keys": [None] * count,
             "stamps": [None] * count,
-            "counts": [0] * count,
+            "counts": ["0"] * count,
             "payloads": [_payload(message) for message in messages],
         }
         yield self.extend_all, values
+
+    def _places(self, place: Values) -> Values:
+        return {f"{name}s": [value] for name, value in place.items()}
 
 
 class BareSqlite(Bare):
@@ -260,6 +261,9 @@ class BareSqlite(Bare):
         ]
         yield self.insert, rows
         yield COMMIT, None
+
+    def _places(self, place: Values) -> Values:
+        return place
 
 
 def _payload(message: Any) -> str:

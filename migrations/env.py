@@ -57,11 +57,10 @@ def run_on(url: URL) -> None:
     """Run them on a database, as the store's `upgrade()` does."""
     engine = open_engine(url, timeout=TIMEOUT)
     try:
-        with (
-            engine.connect() as connection,
-            of(connection).transaction(connection, Mode.MIGRATION, timeout=TIMEOUT),
-        ):
-            run(connection=connection)
+        with engine.connect() as connection:
+            of(connection).run(
+                connection, Mode.MIGRATION, TIMEOUT, lambda connection: run(connection=connection)
+            )
     finally:
         engine.dispose()
 

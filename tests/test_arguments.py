@@ -66,7 +66,7 @@ def test_a_payload_with_a_key_twice_gives_the_last_each_time() -> None:
     entry = from_row("message", None, '{"message":{"a":1},"message":{"b":2}}')
     assert isinstance(entry, MessageEntry)
     assert [entry.message, entry.message] == [{"b": 2}, {"b": 2}]
-    assert entry == MessageEntry({"b": 2})
+    assert entry.to_dict() == {"type": "message", "message": {"b": 2}}
 
 
 def test_a_plan_does_not_end_because_the_store_stops() -> None:

@@ -530,7 +530,8 @@ class HandsOutItsDicts(Faulty):
         if not isinstance(entry, MessageEntry):
             return entry
         decoded = self.decoded.setdefault(entry.payload, entry.message)
-        return MessageEntry._trusted(entry.payload[11:-1], decoded, entry.recorded_at)
+        object.__setattr__(entry, "_decoded", decoded)
+        return entry
 
 
 @breaks("what_is_read_is_the_callers_own", "after earlier results were changed")

@@ -264,7 +264,7 @@ WHEN = datetime(2026, 11, 30, 20, tzinfo=UTC)
 HEADERS = {"ns": "", "count": 50}
 OF_CWD = {"cwd_digest": sql.cwd_digest("/7")}
 OLDER = {"updated": WHEN, "id": "s5"}
-LISTS: dict[str, tuple[ClauseElement, dict[str, Any], str]] = {
+LISTS: dict[str, tuple[Prepared, dict[str, Any], str]] = {
     "list": (sql.LIST[False, False], HEADERS, "turnkeep_sessions_updated"),
     "list before": (sql.LIST[False, True], HEADERS | OLDER, "turnkeep_sessions_updated"),
     "list of a cwd": (sql.LIST[True, False], HEADERS | OF_CWD, "turnkeep_sessions_cwd"),

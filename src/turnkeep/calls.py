@@ -5,11 +5,11 @@ asked for. It holds one piece of work on a connection, and what is made of its r
 connection is free again.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
@@ -30,8 +30,7 @@ MAX_NUMBER = (1 << 62) - 1
 """
 
 
-@dataclass(frozen=True)
-class Call(Generic[T]):
+class Call(NamedTuple, Generic[T]):
     """One call of a method.
 
     *work* is None where the answer is known without the database. What *finish* finds to be
@@ -176,7 +175,7 @@ def list_sessions(
     if wanted == 0 or (cwd is not None and not is_storable(cwd)):
         return Call(Mode.READ, None, lambda _: [])
     work = partial(sql.list_sessions, namespace=scope.namespace, cwd=cwd, limit=wanted, before=seen)
-    return Call(Mode.READ, work, lambda found: [_header(fields) for fields in found])
+    return Call(Mode.READ, work, lambda found: list(map(rows.to_header, found)))
 
 
 def delete(scope: Scope, id: str) -> Call[bool]:
@@ -252,15 +251,15 @@ def _page(found: sql.Found, *, id: str, data: bool) -> Page:
     entries = rows.from_rows(id, found, data=data)
     if not entries:
         return Page([], None, None)
-    first, last, of_all = found.rows[0].position, found.rows[-1].position, found.last_position
+    first, last, of_all = found.rows[0][0], found.rows[-1][0], found.last_position
     if not all(isinstance(each, int) for each in (first, last, 0 if of_all is None else of_all)):
         raise Corrupt(id, 0, "$", "a position can't be decoded")
     at_end = of_all is None or last >= of_all
     return Page(entries, None if at_end else last, first if first > 0 else None)
 
 
-def _header(fields: Mapping[str, Any] | None) -> Any:
-    return None if fields is None else rows.to_header(fields["id"], fields)
+def _header(row: Sequence[Any] | None) -> Header | None:
+    return None if row is None else rows.to_header(row)
 
 
 def _attachments(found: Sequence[Any]) -> list[AttachmentInfo]:

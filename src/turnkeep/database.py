@@ -76,8 +76,7 @@ class Database:
         self.dialect.check_schema(schema)
         # Options of a connection: the engine's own stay as they are, and come first. On an engine
         # made of it they would come before those that the host gave to it, and lose.
-        options = {} if schema is None else {"schema_translate_map": {None: schema}}
-        self._options = {mode: {**options, **self.dialect.options(mode)} for mode in Mode}
+        self._options = {} if schema is None else {"schema_translate_map": {None: schema}}
         self.errors: tuple[type[Exception], ...] = (
             sa_exc.DBAPIError,
             sa_exc.TimeoutError,
@@ -176,15 +175,14 @@ class Database:
         time.sleep(seconds)
 
     @contextmanager
-    def _alone(self, lock: "threading.Lock | None") -> Iterator[None]:
-        """Hold *lock*, if there is one."""
-        while lock is not None and not lock.acquire(blocking=False):
+    def _alone(self, lock: threading.Lock) -> Iterator[None]:
+        """Hold *lock*."""
+        while not lock.acquire(blocking=False):
             self._sleep(0.002)  # in an event loop, who holds the lock may need this very thread
         try:
             yield
         finally:
-            if lock is not None:
-                lock.release()
+            lock.release()
 
     def _run(self, mode: Mode, work: Callable[[Connection], T]) -> T:
         deadline = time.monotonic() + self.timeout
@@ -206,19 +204,18 @@ class Database:
 
     def _try(self, mode: Mode, work: Callable[[Connection], T]) -> T:
         try:
-            with (
-                self._alone(_turn(self.engine.pool)),
-                self._connection(mode) as connection,
-                self.dialect.transaction(connection, mode, self.timeout),
-            ):
-                return work(connection)
+            if (turn := _turn(self.engine.pool)) is None:
+                return self._check_out(mode, work)
+            with self._alone(turn):
+                return self._check_out(mode, work)
         except self.errors as error:
             failure = self.translated(error)
         raise failure  # out here, so that the driver's error is no part of its chain
 
-    @contextmanager
-    def _connection(self, mode: Mode) -> Iterator[Connection]:
-        """A connection that is alive, as far as can be told without asking the server."""
+    def _check_out(self, mode: Mode, work: Callable[[Connection], T]) -> T:
+        """Do *work* on a connection that is alive, as far as can be told without asking the
+        server.
+        """
         if self._is_closed:
             raise Unavailable("the store is closed")
         if self.engine.pool is self._left_pool:
@@ -233,20 +230,25 @@ class Database:
                 if self.dialect.is_stale(connection):
                     connection.invalidate()
                     continue
-                connection.execution_options(**self._options[mode])
-                self._begin_work()
-                try:
-                    try:
-                        with self.dialect.unprepared(connection):
-                            yield connection
-                    finally:
-                        self._end_work()
-                except BaseException as error:
-                    if self._is_spoilt(connection, error):
-                        connection.invalidate()  # it must not go back to the pool
-                    raise
-                return
+                return self._transact(connection, mode, work)
         raise Unavailable("the server ends every connection")
+
+    def _transact(self, connection: Connection, mode: Mode, work: Callable[[Connection], T]) -> T:
+        """Do *work* in the transaction that *mode* asks for."""
+        options = {**self._options, **self.dialect.options(connection, mode)}
+        if options:
+            connection.execution_options(**options)
+        self._begin_work()
+        try:
+            try:
+                with self.dialect.unprepared(connection):
+                    return self.dialect.run(connection, mode, self.timeout, work)
+            finally:
+                self._end_work()
+        except BaseException as error:
+            if self._is_spoilt(connection, error):
+                connection.invalidate()  # it must not go back to the pool
+            raise
 
     def _begin_work(self) -> None:
         """From here on a call may be cancelled."""

@@ -147,7 +147,10 @@ class Header(Entry):
         if type(version) is not int or not 0 < version < 1 << 31:
             raise InvalidEntry("$.schema_version", "is a whole number from 1 up")
         for name in ("cwd", "model", "riffer_rig_version", "riffer_version", "title"):
-            value = _text(getattr(self, name), f"$.{name}")
+            value = getattr(self, name)
+            if type(value) is str and value.isascii() and "\0" not in value:
+                continue
+            value = _text(value, f"$.{name}")
             if not json.is_storable(value):
                 raise InvalidEntry(f"$.{name}", "holds a NUL or an unpaired surrogate: remove it")
             object.__setattr__(self, name, value)
@@ -173,49 +176,47 @@ class MessageEntry(Recorded):
             `$.message.content[2]`.
     """
 
-    __slots__ = ("_decoded", "_text", "recorded_at")
-    _decoded: list[JsonObject]
-    _text: str
+    __slots__ = ("_decoded", "_payload", "recorded_at")
+    _decoded: JsonObject
+    """The message, for the first who asks; it is there no more then."""
+    _payload: str
 
     def __init__(self, message: Mapping[str, object], recorded_at: str | None = None) -> None:
         if type(message) is not dict:
             raise InvalidEntry("$.message", "a message is a dict of JSON values")
-        self._set(json.encode(message, "$.message"), _stamp(recorded_at), [])
+        _set_payload(self, f'{{"message":{json.encode(message, "$.message")}}}')
+        _set_recorded_at(self, _stamp(recorded_at))
 
     @property
     def message(self) -> JsonObject:
         """The message as a plain dict, the caller's own: changing it changes nothing else."""
         try:
-            return self._decoded.pop()
-        except IndexError:
-            return _object(self._text)
+            decoded = self._decoded
+            _delete_decoded(self)  # which succeeds once, also where two threads have come here
+        except AttributeError:
+            return _message_of(self._payload)
+        return decoded
 
     @property
     def payload(self) -> str:
         """The message, as the one field of an object, in canonical JSON text."""
-        return f'{{"message":{self._text}}}'
-
-    @classmethod
-    def _trusted(cls, text: str, decoded: JsonObject, recorded_at: str | None) -> "MessageEntry":
-        """The entry of a canonical *text* whose value is *decoded*, which goes to the first who
-        asks for `message`.
-        """
-        entry = cls.__new__(cls)
-        entry._set(text, recorded_at, [decoded])
-        return entry
-
-    def _set(self, text: str, recorded_at: str | None, decoded: list[JsonObject]) -> None:
-        object.__setattr__(self, "_text", text)
-        object.__setattr__(self, "recorded_at", recorded_at)
-        object.__setattr__(self, "_decoded", decoded)
+        return self._payload
 
     def __reduce__(self) -> tuple[object, ...]:
         return (MessageEntry, (self.message, self.recorded_at))
 
     def __repr__(self) -> str:
-        role = _object(self._text).get("role")
+        role = _message_of(self._payload).get("role")
         known = f"{role}, " if role in ("user", "assistant", "tool", "system", "developer") else ""
         return f"<MessageEntry {known}{json.size(self.payload)} bytes>"
+
+
+# What a read does for every row: the slots themselves are the quickest way past `__setattr__`.
+_new = MessageEntry.__new__
+_set_payload, _set_recorded_at, _set_decoded = (
+    vars(MessageEntry)[slot].__set__ for slot in ("_payload", "recorded_at", "_decoded")
+)
+_delete_decoded = vars(MessageEntry)["_decoded"].__delete__
 
 
 class _Named(Recorded):
@@ -360,14 +361,20 @@ def from_row(kind: str, stamp: str | None, text: str) -> Entry:
         if len(stamp) != 24 or stamp[-1] != "Z":
             raise ValueError("recorded_at is not in its form")
         datetime.fromisoformat(stamp)  # a ValueError too where it is no time
+    if type(text) is not str:
+        raise ValueError("the payload is no text")
+    if kind == "message" and text.startswith('{"message":{'):
+        try:
+            message = json.decode_payload(text).message
+        except json.UNDECODED:
+            pass
+        else:
+            entry = _new(MessageEntry)
+            _set_payload(entry, text)
+            _set_recorded_at(entry, stamp)
+            _set_decoded(entry, message)
+            return entry
     value = _object(text)
-    message = value.get("message")
-    if kind == "message" and len(value) == 1 and type(message) is dict:
-        # What we wrote has the text of the message between its two ends. What another wrote, which
-        # may have the key twice, is written anew.
-        ours = text.startswith('{"message":{') and text.endswith("}}")
-        ours = ours and text.find('"message":', 10) < 0
-        return MessageEntry._trusted(text[11:-1] if ours else json.encode(message), message, stamp)
     return found({"type": kind, **value} | ({} if stamp is None else {"recorded_at": stamp}))
 
 
@@ -448,6 +455,11 @@ def _is_known(kind: str, data: JsonObject, stamp: str | None) -> bool:
     return True
 
 
+def _message_of(payload: str) -> JsonObject:
+    """The message of a MessageEntry's payload."""
+    return cast("JsonObject", _object(payload)["message"])
+
+
 def _object(text: str) -> JsonObject:
     """The JSON object of *text*; ValueError where it is none."""
     value = json.decode(text)
@@ -494,6 +506,7 @@ def _time(text: str) -> datetime | None:
         return None
     try:
         given = datetime.fromisoformat(text)
-        return given.astimezone(UTC) if given.tzinfo else given
+        is_utc = given.tzinfo is None or given.tzinfo is UTC
+        return given if is_utc else given.astimezone(UTC)
     except (ValueError, OverflowError):
         return None

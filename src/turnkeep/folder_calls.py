@@ -172,13 +172,13 @@ def _state(connection: Connection, session: Parameters) -> _State | None:
     found = sql.get(connection, session)
     if found is None:
         return None
-    header = rows.to_header(found["id"], dict(found))
+    header = rows.to_header(found)
     last = header.last_position or 0
     return _State(last, header.updated, sql.count_messages(connection, session, last))
 
 
 def _portion(id: str, found: sql.Found) -> _Portion:
-    return _Portion(found.rows, list(messages_of(id, found)))
+    return _Portion(found.named, list(messages_of(id, found)))
 
 
 def _check_is_the_same(session: Parameters, state: _State, digest: bytes) -> Plan[None]:
@@ -201,11 +201,11 @@ def _digest_of(connection: Connection, session: Parameters, last: int) -> bytes:
     digest = hashlib.sha256()
     first = 0
     while first <= last:
-        found = sql.portion(connection, session, first, last, data=False)
-        if not found.rows:
+        found = sql.portion(connection, session, first, last, data=False).named
+        if not found:
             break
-        _add(digest, found.rows)
-        first = found.rows[-1].position + 1
+        _add(digest, found)
+        first = found[-1].position + 1
     return digest.digest()
 
 

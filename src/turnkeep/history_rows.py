@@ -50,7 +50,7 @@ def messages_of(session: str, found: Found) -> Iterator[tuple[int, JsonObject | 
         Corrupt: as `rows.from_rows`.
     """
     texts = rows.texts_of(found)
-    for row in found.rows:
+    for row in found.named:
         lifted = rows.lifted_texts(session, row, texts, data=True)
         try:
             message, reason = _message(row, lifted), None

@@ -89,6 +89,21 @@ def decode(text: str) -> Json:
         raise ValueError("nested too deep") from None
 
 
+class _Payload(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What the payload of a message's entry is."""
+
+    message: dict[str, Any]
+
+
+decode_payload = msgspec.json.Decoder(_Payload).decode
+"""As `decode`, for the text of an object whose one key is "message", and its value an object.
+
+Raises one of UNDECODED where the text is anything else, and where only `decode` can tell.
+"""
+
+UNDECODED = (msgspec.MsgspecError, UnicodeError, RecursionError)
+
+
 def decode_document(text: str) -> Json:
     """As `decode`, but a number that is too large does not end it, since it may stand where nobody
     looks.
@@ -127,6 +142,8 @@ def layout(value: Json) -> str:
 
 def join_surrogates(text: str) -> str:
     """*text* with each surrogate pair that stands as two code points joined to one character."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -138,6 +155,8 @@ def is_storable(text: str) -> bool:
     """Whether a text column holds *text*: Postgres takes neither a NUL nor what has no UTF-8."""
     if "\0" in text:
         return False
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -4,10 +4,11 @@ cursor.
 It is the same connection and transaction as all else; what it leaves out is SQLAlchemy's work per
 execution, which costs more than SQLite takes to append. So engine events such as
 `before_cursor_execute` don't see these statements, values go to the driver as they are (only str,
-int, bytes, lists of them, and None), and errors are the driver's own.
+int, bytes, lists of them, None, and what `Dialect.instant` gives), and errors are the driver's own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, Dialect
@@ -38,10 +39,10 @@ class Prepared:
         """Run it and give all its rows; none where it returns no rows."""
         compiled = self._for(connection)
         options = compiled.options if compiled.options and _gives_binary(connection) else {}
-        cursor = connection.connection.cursor(**options)
+        cursor: Any = connection.connection.cursor(**options)
         try:
             cursor.execute(compiled.text, compiled.arranged(parameters))
-            return list(cursor.fetchall()) if cursor.description else []
+            return cursor.fetchall() if cursor.description else []
         finally:
             cursor.close()
 
@@ -104,9 +105,15 @@ class Compiled:
         self.options = options
         self.order = order
         self.given = given  # parameters that the compiler adds, such as SQLite's offset of 0
+        self._in_order = None if order is None else _getter(order)
 
     def arranged(self, parameters: Mapping[str, object]) -> Any:
         """*parameters* as the driver takes them: by name or by place."""
         if self.given:
             parameters = {**self.given, **parameters}
-        return parameters if self.order is None else [parameters[name] for name in self.order]
+        return parameters if self._in_order is None else self._in_order(parameters)
+
+
+def _getter(names: Sequence[str]) -> Callable[[Mapping[str, object]], Any]:
+    """What gives the values under *names*, in their order."""
+    return itemgetter(*names) if len(names) > 1 else lambda values: [values[n] for n in names]

@@ -5,6 +5,7 @@ before one begins.
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from turnkeep import payload as json
@@ -56,16 +57,17 @@ def to_batch(
             header = entry
             _check_size(place, entry.payload, limits)
             continue
-        stamp = recorded_at(entry)
-        if stamp is not None:
-            stamp = latest = max(latest, stamp)
-        row = to_row(entry, place, limits)
-        rows.append(row._replace(key=keys[i], recorded_at=stamp))
+        row = to_row(entry, place, limits, keys[i], latest)
+        latest = row.recorded_at or latest
+        rows.append(row)
     return Batch(header, keys[0] if header else None, rows)
 
 
-def to_row(entry: Entry, place: str, limits: Limits) -> Row:
-    """*entry*, which is no Header, as it is written; *place* is what errors call it.
+def to_row(
+    entry: Entry, place: str, limits: Limits, key: str | None = None, latest: str = ""
+) -> Row:
+    """*entry*, which is no Header, as it is written under *key*, and no earlier than *latest*;
+    *place* is what errors call it.
 
     Raises:
         InvalidEntry: it is too large.
@@ -73,7 +75,8 @@ def to_row(entry: Entry, place: str, limits: Limits) -> Row:
     payload, attachments = lift(entry.payload)
     _check_size(place, payload, limits)
     check_attachments(attachments, place, limits)
-    return Row(entry.type, None, recorded_at(entry), payload, attachments)
+    stamp = recorded_at(entry)
+    return Row(entry.type, key, stamp and max(stamp, latest), payload, attachments)
 
 
 def check_attachments(attachments: Iterable[Lifted], place: str, limits: Limits) -> None:
@@ -101,14 +104,16 @@ def from_rows(session: str, found: Found, *, data: bool) -> list[Entry]:
     texts = texts_of(found)
     entries = []
     for row in found.rows:
-        lifted = lifted_texts(session, row, texts, data=data)
+        position, kind, stamp, attachments, payload, _ = row
         try:
-            payload = put_back(row.payload, lifted) if lifted else row.payload
-            entries.append(from_row(row.type, row.recorded_at, payload))
+            if attachments:
+                lifted = lifted_texts(session, FoundRow._make(row), texts, data=data)
+                payload = put_back(payload, lifted)
+            entries.append(from_row(kind, stamp, payload))
             continue
         except DAMAGED as error:
             reason = reason_of(error)
-        raise Corrupt(session, row.position, "$", reason)
+        raise Corrupt(session, position, "$", reason)
     return entries
 
 
@@ -161,19 +166,35 @@ def lifted_texts(
     return lifted
 
 
-def to_header(session: str, fields: Mapping[str, Any]) -> Header:
+def to_header(row: Sequence[Any]) -> Header:
     """The header of a session's row.
 
     Raises:
         Corrupt: it is none.
     """
-    if fields["updated"] is None or type(fields["last_position"]) is not int:
-        raise Corrupt(session, 0, "$", "how the session stands can't be decoded")
+    version, id, cwd, created_at, model, rig, riffer, title, updated, last_position = row
     try:
-        return Header(**fields)
+        since = datetime.fromisoformat(updated)
+    except (ValueError, TypeError):
+        since = None
+    if since is None or since.tzinfo is not UTC or type(last_position) is not int:
+        raise Corrupt(id, 0, "$", "how the session stands can't be decoded")
+    try:
+        return Header(
+            schema_version=version,
+            id=id,
+            cwd=cwd,
+            created_at=created_at,
+            model=model,
+            riffer_rig_version=rig,
+            riffer_version=riffer,
+            title=title,
+            updated=since,
+            last_position=last_position,
+        )
     except InvalidEntry as error:
         path, reason = error.path, error.reason
-    raise Corrupt(session, 0, path, reason)
+    raise Corrupt(id, 0, path, reason)
 
 
 def _checked_keys(keys: Sequence[str | None] | None, count: int) -> Sequence[str | None]:

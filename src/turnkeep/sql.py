@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    RowMapping,
     bindparam,
     case,
     delete,
@@ -31,7 +30,7 @@ from sqlalchemy.types import BigInteger
 
 from turnkeep import dialect
 from turnkeep.dialect import Again, AttachmentRow, Parameters, Row
-from turnkeep.dialect.statements import IN_SESSION, INSERT_ENTRY, NS, SID, Instant, Lines
+from turnkeep.dialect.statements import IN_SESSION, INSERT_ENTRY, KEY, NS, SID, Instant, Lines
 from turnkeep.entries import Header
 from turnkeep.errors import Conflict, Corrupt, SessionExists, UnknownSession
 from turnkeep.prepared import Prepared
@@ -95,9 +94,15 @@ class Found(NamedTuple):
     for.
     """
 
-    rows: list[FoundRow]
+    rows: Sequence[Sequence[Any]]
+    """As the driver gave them, each with the fields of a FoundRow."""
     blobs: Mapping[bytes, bytes] = MappingProxyType({})
     last_position: int | None = None
+
+    @property
+    def named(self) -> list[FoundRow]:
+        """The rows as such, which takes longer than all else that is done to the rows of a read."""
+        return list(map(FoundRow._make, self.rows))
 
 
 # A row tells itself what was lifted out of it: between two statements a session can be deleted and
@@ -153,10 +158,15 @@ BLOBS = Prepared(
     binary_result=True,
 )
 
-STATE = select(sessions.c.last_position).where(*IN_SESSION)
-LOCKED_STATE = STATE.with_for_update()
+STATE = Prepared(select(sessions.c.last_position).where(*IN_SESSION))
+LOCKED_STATE = Prepared(select(sessions.c.last_position).where(*IN_SESSION).with_for_update())
 HEADER_PAYLOAD = select(entries.c.payload).where(*IN_ENTRIES, entries.c.position == ZERO)
 KEYS = bindparam("keys", expanding=True, type_=entries.c.idempotency_key.type)
+KNOWN_KEY = Prepared(
+    select(entries.c.idempotency_key, entries.c.position).where(
+        *IN_ENTRIES, entries.c.idempotency_key == KEY
+    )
+)
 KNOWN = select(entries.c.idempotency_key, entries.c.position).where(
     *IN_ENTRIES, entries.c.idempotency_key.in_(KEYS)
 )
@@ -206,9 +216,11 @@ DROP_BLOBS = delete(blobs).where(
     *IN_BLOBS,
     ~exists().where(attachments.c.namespace == NS, attachments.c.digest == blobs.c.digest),
 )
-DELETE_ATTACHMENTS = delete(attachments).where(*IN_ATTACHMENTS).returning(attachments.c.digest)
-DELETE_ENTRIES = delete(entries).where(*IN_ENTRIES)
-DELETE_SESSION = delete(sessions).where(*IN_SESSION)
+DELETE_ATTACHMENTS = Prepared(
+    delete(attachments).where(*IN_ATTACHMENTS).returning(attachments.c.digest)
+)
+DELETE_ENTRIES = Prepared(delete(entries).where(*IN_ENTRIES))
+DELETE_SESSION = Prepared(delete(sessions).where(*IN_SESSION))
 
 HEADER_COLUMNS = (
     sessions.c.schema_version,
@@ -219,19 +231,21 @@ HEADER_COLUMNS = (
     sessions.c.riffer_rig_version,
     sessions.c.riffer_version,
     sessions.c.title,
-    Instant(sessions.c.updated_at).label("updated"),
+    Instant(sessions.c.updated_at),
     sessions.c.last_position,
 )
-GET = select(*HEADER_COLUMNS).where(*IN_SESSION)
+GET = Prepared(select(*HEADER_COLUMNS).where(*IN_SESSION))
 CWD = sessions.c.cwd_digest == bindparam("cwd_digest", type_=sessions.c.cwd_digest.type)
 OLDER = tuple_(sessions.c.updated_at, sessions.c.id) < tuple_(
     bindparam("updated", type_=Utc), bindparam("id", type_=sessions.c.id.type)
 )
 LIST = {
-    (of_cwd, older): select(*HEADER_COLUMNS)
-    .where(sessions.c.namespace == NS, *[CWD] * of_cwd, *[OLDER] * older)
-    .order_by(sessions.c.updated_at.desc(), sessions.c.id.desc())
-    .limit(COUNT)
+    (of_cwd, older): Prepared(
+        select(*HEADER_COLUMNS)
+        .where(sessions.c.namespace == NS, *[CWD] * of_cwd, *[OLDER] * older)
+        .order_by(sessions.c.updated_at.desc(), sessions.c.id.desc())
+        .limit(COUNT)
+    )
     for of_cwd in (False, True)
     for older in (False, True)
 }
@@ -271,7 +285,7 @@ def write(connection: Connection, session: Parameters, batch: Batch, expected: i
         if any(row.key for row in rows):
             # The session's lock makes the look and the write one step; a single append has it in
             # its statement.
-            connection.execute(LOCKED_STATE, session)
+            LOCKED_STATE.fetch(connection, session)
             if (settled := _settled(connection, session, rows)) is not None:
                 return settled
         last = dialect.of(connection).extend(connection, session, rows, expected)
@@ -313,11 +327,11 @@ def delete_session(connection: Connection, session: Parameters) -> bool:
     """Delete the session, its entries, and the blobs that no other session has; whether there was
     one.
     """
-    if connection.execute(LOCKED_STATE, session).first() is None:
+    if not LOCKED_STATE.fetch(connection, session):
         return False
-    digests = sorted({*map(as_bytes, connection.execute(DELETE_ATTACHMENTS, session).scalars())})
-    connection.execute(DELETE_ENTRIES, session)
-    connection.execute(DELETE_SESSION, session)
+    digests = sorted({as_bytes(row[0]) for row in DELETE_ATTACHMENTS.fetch(connection, session)})
+    DELETE_ENTRIES.fetch(connection, session)
+    DELETE_SESSION.fetch(connection, session)
     for some in _chunks(digests):
         # Who appends the same bytes holds the blob's row: wait for them, and judge by what is there
         # after that.
@@ -383,9 +397,12 @@ def count_messages(connection: Connection, session: Parameters, last: int) -> in
     return int(MESSAGES.fetch(connection, {**session, "last": last})[0][0])
 
 
-def get(connection: Connection, session: Parameters) -> RowMapping | None:
-    """The fields of the session's header."""
-    return connection.execute(GET, session).mappings().first()
+def get(connection: Connection, session: Parameters) -> Sequence[Any] | None:
+    """The fields of the session's header, as the driver gives them; None where there is no such
+    session.
+    """
+    found = GET.fetch(connection, session)
+    return found[0] if found else None
 
 
 def list_sessions(
@@ -394,15 +411,15 @@ def list_sessions(
     cwd: str | None,
     limit: int | None,
     before: tuple[datetime, str] | None,
-) -> Sequence[RowMapping]:
+) -> Sequence[Sequence[Any]]:
     """The fields of the headers, newest first, of one cwd or of all, from behind *before* on."""
     values: dict[str, object] = {"ns": namespace, "count": ALL if limit is None else limit}
     if cwd is not None:
         values["cwd_digest"] = cwd_digest(cwd)
     if before is not None:
-        values["updated"], values["id"] = before
-    statement = LIST[cwd is not None, before is not None]
-    return connection.execute(statement, values).mappings().all()
+        updated, values["id"] = before
+        values["updated"] = dialect.of(connection).instant(updated)
+    return LIST[cwd is not None, before is not None].fetch(connection, values)
 
 
 def list_attachments(connection: Connection, session: Parameters) -> Sequence[Any]:
@@ -422,7 +439,7 @@ def _begin(connection: Connection, session: Parameters, header: Header, row: Row
     if _insert_session(connection, session, header, row):
         return True
     # Locked, since a delete before we are done would leave the rest without a session.
-    if connection.execute(LOCKED_STATE, session).first() is None:
+    if not LOCKED_STATE.fetch(connection, session):
         raise Again("the session was deleted meanwhile")
     stored = connection.execute(HEADER_PAYLOAD, session).scalar()
     if stored is None:
@@ -460,7 +477,7 @@ def _why_not(
     """Why *rows* found no place: they are there already, which is a success, or an error says what
     else.
     """
-    if connection.execute(STATE, session).first() is None:
+    if not STATE.fetch(connection, session):
         raise UnknownSession(_id(session))
     if (settled := _settled(connection, session, rows)) is not None:
         return settled
@@ -470,10 +487,10 @@ def _why_not(
 
 def _expect(connection: Connection, session: Parameters, expected: int | None) -> int:
     """The last position, which is to be *expected*."""
-    last = connection.execute(STATE, session).scalar()
-    if last is None:
+    state = STATE.fetch(connection, session)
+    if not state:
         raise UnknownSession(_id(session))
-    last = dialect.counted(session, last)
+    last = dialect.counted(session, state[0][0])
     if expected not in (None, last):
         raise Conflict(_id(session), f"expected position {expected}, but its last is {last}")
     return last
@@ -494,7 +511,7 @@ def _settled(connection: Connection, session: Parameters, rows: Sequence[Row]) -
             )
     last = first + len(rows) - 1
     span = {**session, "first": first, "last": last}
-    stored = [FoundRow(*row) for row in STORED.fetch(connection, span)]
+    stored = list(map(FoundRow._make, STORED.fetch(connection, span)))
     for place, row in enumerate(rows, start=first):
         there = stored[place - first] if place - first < len(stored) else None
         same = (
@@ -509,6 +526,8 @@ def _settled(connection: Connection, session: Parameters, rows: Sequence[Row]) -
 
 def _known(connection: Connection, session: Parameters, keys: Sequence[str]) -> dict[str, int]:
     """The positions of those of *keys* that the session has."""
+    if len(keys) == 1:
+        return dict(map(tuple, KNOWN_KEY.fetch(connection, {**session, "key": keys[0]})))
     known: dict[str, int] = {}
     for some in _chunks(keys):
         found = connection.execute(KNOWN, {**session, "keys": some})
@@ -548,13 +567,12 @@ def _found(
     connection: Connection, session: Parameters, rows: Sequence[Sequence[Any]], *, data: bool
 ) -> Found:
     """*rows* with the blobs that they name; where they name none, that costs no statement."""
-    found = [FoundRow(*row) for row in rows]
-    having = [row.position for row in found if row.attachments]
+    having = [row[0] for row in rows if row[3]]
     if not (data and having):
-        return Found(found)
+        return Found(rows)
     span = {**session, "first": having[0], "last": having[-1]}
     blobs = BLOBS.fetch(connection, span)
-    return Found(found, {as_bytes(digest): as_bytes(data) for digest, data in blobs})
+    return Found(rows, {as_bytes(digest): as_bytes(data) for digest, data in blobs})
 
 
 def as_bytes(value: object) -> bytes:

@@ -4,16 +4,19 @@
 names a database.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
+from datetime import datetime
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, Engine
 
 from turnkeep.lifting import Lifted
 from turnkeep.prepared import Prepared
+
+T = TypeVar("T")
 
 Parameters = Mapping[str, object]
 
@@ -66,8 +69,8 @@ class Again(Exception):
 class Dialect(Protocol):
     """One of the two databases."""
 
-    def options(self, mode: Mode) -> dict[str, Any]:
-        """The execution options of a connection for work of *mode*."""
+    def options(self, connection: Connection, mode: Mode) -> dict[str, Any]:
+        """The execution options that *connection* lacks for work of *mode*."""
 
     migrates: ClassVar[bool]
     """Whether a store that opened the database itself may upgrade it without being asked."""
@@ -93,10 +96,17 @@ class Dialect(Protocol):
     def configure(self, engine: Engine, timeout: float) -> None:
         """Set up the connections of an engine of our own."""
 
-    def transaction(
-        self, connection: Connection, mode: Mode, timeout: float
-    ) -> AbstractContextManager[None]:
-        """Begin as *mode* asks, commit at the end, undo all on an exception."""
+    def run(
+        self,
+        connection: Connection,
+        mode: Mode,
+        timeout: float,
+        work: Callable[[Connection], T],
+    ) -> T:
+        """Begin as *mode* asks, do *work*, commit, and give what it gave; undo all on an exception.
+
+        In the mode APPEND no statement is run but by `Prepared`.
+        """
 
     def begin_migration(self, connection: Connection) -> None:
         """Keep other migrations out till the transaction on *connection* ends, and make the schema
@@ -110,6 +120,9 @@ class Dialect(Protocol):
         """Make sure that the app's transaction on *connection* has begun, before something is
         written in it.
         """
+
+    def instant(self, value: datetime) -> object:
+        """An aware datetime as the driver takes it."""
 
     def is_autocommit(self, connection: Connection) -> bool:
         """Whether *connection* has no transactions that one could join."""

@@ -7,10 +7,11 @@ or the host's, may be another.
 
 import math
 import select as polling
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ClassVar
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import (
     URL,
@@ -58,6 +59,8 @@ _FIELDS = AttachmentRow._fields
 
 _READ_ONLY = "25006"
 """The SQLSTATE of a write in a transaction, or on a server, that only reads."""
+
+T = TypeVar("T")
 
 
 def _inserted(advance: Update) -> Insert:
@@ -192,9 +195,12 @@ class Postgres:
 
     _attach: ClassVar = Prepared(_attached(), binary=[f"{name}s" for name in _FIELDS])
 
-    def options(self, mode: Mode) -> dict[str, Any]:
+    def options(self, connection: Connection, mode: Mode) -> dict[str, Any]:
         """The isolation level, which the driver says when it begins."""
-        return {"isolation_level": self._isolation[mode]}
+        level = self._isolation[mode]
+        if level == "AUTOCOMMIT" and self.is_autocommit(connection):
+            return {}
+        return {"isolation_level": level}
 
     def errors(self, dbapi: Any) -> tuple[type[Exception], ...]:
         """Asyncpg's own too, since some versions of SQLAlchemy let those of a connect pass."""
@@ -218,7 +224,12 @@ class Postgres:
 
     def engine_arguments(self, url: URL, timeout: float) -> tuple[URL, dict[str, Any]]:
         """A connection commits each statement by itself unless a transaction is asked for."""
-        options: dict[str, Any] = {"pool_timeout": timeout, "isolation_level": "AUTOCOMMIT"}
+        # Transactions are ended by who began them, so a connection comes back without one.
+        options: dict[str, Any] = {
+            "pool_timeout": timeout,
+            "pool_reset_on_return": None,
+            "isolation_level": "AUTOCOMMIT",
+        }
         if url.get_driver_name() == "asyncpg":
             wait = {} if "timeout" in url.query else {"timeout": timeout}
             given = {**wait, **pooler.asyncpg_arguments(url)}
@@ -236,18 +247,22 @@ class Postgres:
     def configure(self, engine: Engine, timeout: float) -> None:
         """Nothing: what is set on a connection does not survive a pooler before the server."""
 
-    @contextmanager
-    def transaction(self, connection: Connection, mode: Mode, timeout: float) -> Iterator[None]:
+    def run(
+        self,
+        connection: Connection,
+        mode: Mode,
+        timeout: float,
+        work: Callable[[Connection], T],
+    ) -> T:
         """By the driver, at the isolation level that the connection was given for *mode*."""
-        if mode in (Mode.READ, Mode.APPEND):
-            yield
-            return
+        if mode is Mode.READ or mode is Mode.APPEND:
+            return work(connection)
         with connection.begin():
             if mode is Mode.MIGRATION:
                 wait = {"wait": f"{round(timeout * 1000)}ms"}
                 connection.execute(text("SELECT set_config('lock_timeout', :wait, true)"), wait)
                 self.begin_migration(connection)
-            yield
+            return work(connection)
 
     def begin_migration(self, connection: Connection) -> None:
         """Wait for the other migrations, and only then let anyone look what is to be done."""
@@ -263,6 +278,10 @@ class Postgres:
 
     def join(self, connection: Connection) -> None:
         """The savepoint that follows begins what has not begun."""
+
+    def instant(self, value: datetime) -> object:
+        """The drivers take it as it is."""
+        return value
 
     def is_autocommit(self, connection: Connection) -> bool:
         """Whether the driver was told to commit by itself."""

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, bindparam, event, func, insert, select, update
 from sqlalchemy.dialects import sqlite
@@ -38,6 +38,10 @@ from turnkeep.dialect.statements import (
 from turnkeep.errors import Corrupt, InvalidArgument, SchemaError, TurnkeepError, Unavailable
 from turnkeep.prepared import Prepared
 from turnkeep.tables import attachments, metadata, sessions, utc_text
+
+T = TypeVar("T")
+
+_Begin: TypeAlias = Callable[[Connection, Callable[[Connection], T]], T]
 
 _log = logging.getLogger("turnkeep")
 
@@ -110,7 +114,7 @@ class Sqlite:
         )
     )
 
-    def options(self, mode: Mode) -> dict[str, Any]:  # noqa: ARG002
+    def options(self, connection: Connection, mode: Mode) -> dict[str, Any]:  # noqa: ARG002
         """None: transactions are begun by statements of our own."""
         return {}
 
@@ -160,13 +164,13 @@ class Sqlite:
             finally:
                 cursor.close()
 
-    @contextmanager
-    def transaction(  # the engine's own timeout is how long one waits for the lock
+    def run(  # the engine's own timeout is how long one waits for the lock
         self,
         connection: Connection,
         mode: Mode,
         timeout: float,  # noqa: ARG002
-    ) -> Iterator[None]:
+        work: Callable[[Connection], T],
+    ) -> T:
         """By statements of ours."""
         if _in_transaction(connection) and not _is_never_outside(connection):
             # What SQLAlchemy does for a database in memory: ours would end what the host began.
@@ -174,39 +178,14 @@ class Sqlite:
                 "the pool's only connection is in a transaction of the host's: join it by using()"
             )
         if mode is Mode.READ:
-            yield
-            return
+            return work(connection)
+        if mode is Mode.APPEND:
+            # It runs no statement by SQLAlchemy, which then need not know of the transaction.
+            return _outside(connection, _writing, work)
         with connection.begin():
-            if _in_transaction(connection):  # a listener of the host's began one, of its own kind
-                _run(connection, "ROLLBACK")
-            try:
-                with self._no_cascade(connection) if mode is Mode.MIGRATION else nullcontext():
-                    _run(connection, "BEGIN" if mode is Mode.SNAPSHOT else "BEGIN IMMEDIATE")
-                    try:
-                        yield
-                        if mode is Mode.MIGRATION:
-                            _check_foreign_keys(connection)
-                        _run(connection, "COMMIT")
-                    except BaseException:
-                        if _in_transaction(connection):
-                            _run(connection, "ROLLBACK")
-                        raise
-            finally:
-                if _is_never_outside(connection):
-                    _run(connection, "BEGIN")  # for the driver to end
-
-    @contextmanager
-    def _no_cascade(self, connection: Connection) -> Iterator[None]:
-        """Foreign keys off, which SQLite allows between transactions only.
-
-        Rebuilding a table drops the old one, which would delete all that hangs on it.
-        """
-        before = _run(connection, "PRAGMA foreign_keys")[0][0]
-        _run(connection, "PRAGMA foreign_keys = OFF")
-        try:
-            yield
-        finally:
-            _run(connection, f"PRAGMA foreign_keys = {before}")
+            if mode is Mode.MIGRATION:
+                return _outside(connection, _migrating, work)
+            return _outside(connection, _reading if mode is Mode.SNAPSHOT else _writing, work)
 
     def begin_migration(self, connection: Connection) -> None:
         """Take the write lock: left to itself, the driver would commit each table as it is made.
@@ -238,6 +217,10 @@ class Sqlite:
                     "connection", "is in AUTOCOMMIT: it has no transaction to join"
                 )
             _run(connection, "BEGIN IMMEDIATE")
+
+    def instant(self, value: datetime) -> object:
+        """The text of one width that the column holds."""
+        return utc_text(value)
 
     def is_autocommit(self, connection: Connection) -> bool:  # noqa: ARG002
         """Not to be told before the first write: a host may begin transactions by listeners."""
@@ -374,6 +357,57 @@ def _check_foreign_keys(connection: Connection) -> None:
     for table in there & {*metadata.tables}:
         if _run(connection, f"PRAGMA foreign_key_check({table})"):
             raise SchemaError(f"the migration would leave rows of {table} without what they name")
+
+
+def _outside(connection: Connection, begin: "_Begin[T]", work: Callable[[Connection], T]) -> T:
+    """What *begin* makes of *work*, with the driver in no transaction but that."""
+    if _in_transaction(connection):  # a listener of the host's began one, of its own kind
+        _run(connection, "ROLLBACK")
+    if not _is_never_outside(connection):
+        return begin(connection, work)
+    try:
+        return begin(connection, work)
+    finally:
+        _run(connection, "BEGIN")  # for the driver to end
+
+
+def _reading(connection: Connection, work: Callable[[Connection], T]) -> T:
+    return _committed(connection, "BEGIN", work)
+
+
+def _writing(connection: Connection, work: Callable[[Connection], T]) -> T:
+    return _committed(connection, "BEGIN IMMEDIATE", work)
+
+
+def _migrating(connection: Connection, work: Callable[[Connection], T]) -> T:
+    """With foreign keys off, which SQLite allows between transactions only.
+
+    Rebuilding a table drops the old one, which would delete all that hangs on it.
+    """
+
+    def checked(connection: Connection) -> T:
+        done = work(connection)
+        _check_foreign_keys(connection)
+        return done
+
+    before = _run(connection, "PRAGMA foreign_keys")[0][0]
+    _run(connection, "PRAGMA foreign_keys = OFF")
+    try:
+        return _committed(connection, "BEGIN IMMEDIATE", checked)
+    finally:
+        _run(connection, f"PRAGMA foreign_keys = {before}")
+
+
+def _committed(connection: Connection, begin: str, work: Callable[[Connection], T]) -> T:
+    _run(connection, begin)
+    try:
+        done = work(connection)
+        _run(connection, "COMMIT")
+    except BaseException:
+        if _in_transaction(connection):
+            _run(connection, "ROLLBACK")
+        raise
+    return done
 
 
 def _now() -> str:
