@@ -224,12 +224,7 @@ class Postgres:
 
     def engine_arguments(self, url: URL, timeout: float) -> tuple[URL, dict[str, Any]]:
         """A connection commits each statement by itself unless a transaction is asked for."""
-        # Transactions are ended by who began them, so a connection comes back without one.
-        options: dict[str, Any] = {
-            "pool_timeout": timeout,
-            "pool_reset_on_return": None,
-            "isolation_level": "AUTOCOMMIT",
-        }
+        options: dict[str, Any] = {"pool_timeout": timeout, "isolation_level": "AUTOCOMMIT"}
         if url.get_driver_name() == "asyncpg":
             wait = {} if "timeout" in url.query else {"timeout": timeout}
             given = {**wait, **pooler.asyncpg_arguments(url)}
