@@ -89,7 +89,6 @@ def test_what_processes_write_at_once_is_there_once_in_the_order_of_each(
             assert (entry.recorded_at or "") >= (wanted or "")
 
 
-@ALSO_POOLED
 def test_of_those_that_expect_the_same_position_one_wins(
     server_or_file: Backend, processes: ProcessPoolExecutor
 ) -> None:

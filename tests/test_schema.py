@@ -175,7 +175,6 @@ def test_a_lock_that_stays_held_makes_the_database_unavailable(server_or_file: B
 # The tables are what the models say
 
 
-@ALSO_POOLED
 def test_the_migrations_make_what_the_models_say(server_or_file: Backend) -> None:
     server_or_file.store()
     execute(server_or_file, "CREATE TABLE sessions (id INTEGER)")
