@@ -104,11 +104,11 @@ def from_rows(session: str, found: Found, *, data: bool) -> list[Entry]:
     texts = texts_of(found)
     entries = []
     for row in found.rows:
-        position, kind, stamp, attachments, payload, _ = row
+        position, kind, stamp, attachments, payload, lifted = row
         try:
-            if attachments:
-                lifted = lifted_texts(session, FoundRow._make(row), texts, data=data)
-                payload = put_back(payload, lifted)
+            if attachments or lifted is not None:
+                its_own = lifted_texts(session, FoundRow._make(row), texts, data=data)
+                payload = put_back(payload, its_own) if its_own else payload
             entries.append(from_row(kind, stamp, payload))
             continue
         except DAMAGED as error:
