@@ -277,7 +277,8 @@ def write(connection: Connection, session: Parameters, batch: Batch, expected: i
         elif first.key and (settled := _settled(connection, session, [first, *rows])) is not None:
             return settled
         if not rows:
-            _expect(connection, session, expected)
+            if expected is not None:
+                _expect(connection, session, expected)
             return 0
     if len(rows) == 1:
         last = dialect.of(connection).append(connection, session, rows[0], expected)
