@@ -108,8 +108,8 @@ class Place:
         is_file = self.driver == "aiosqlite"
         return self.url.set(drivername="sqlite" if is_file else "postgresql+psycopg")
 
-    def sync_store(self, target: Engine | None = None) -> SQLStore:
-        return SQLStore(target or self.sync_url, namespace=self.namespace)
+    def sync_store(self, target: Engine | None = None, **options: Any) -> SQLStore:
+        return SQLStore(target or self.sync_url, namespace=self.namespace, **options)
 
 
 @contextmanager
@@ -514,6 +514,41 @@ def test_a_cancelled_write_is_there_or_not_and_the_pool_is_whole(
             await engine.dispose()
 
     run(main)
+
+
+def test_what_a_cancelled_call_held_is_free_when_it_has_ended(place: Place) -> None:
+    """Though nothing has been collected: a driver's cursor can be left in a frame."""
+
+    async def delete(store: AsyncSQLStore) -> None:
+        async with cancelled_after(random.uniform(0, 0.05), "scope"):
+            for number in range(8):
+                await store.delete(f"s{number}")
+
+    async def main() -> None:
+        engine = place.engine()
+        store, other = place.store(engine), place.sync_store(timeout=5)
+        await store.list()
+        try:
+            for turn in range(30):
+                for number in range(8):
+                    other.extend(f"s{number}", [header(f"s{number}"), picture("a"), picture("b")])
+                if turn % 2 and place.driver == "aiosqlite":
+                    async with engine.connect() as connection:
+                        await delete(store.using(connection))
+                else:
+                    await delete(store)
+                await settled(store)
+                for number in range(8):
+                    other.delete(f"s{number}")
+        finally:
+            other.close()
+            await engine.dispose()
+
+    gc.disable()
+    try:
+        run(main)
+    finally:
+        gc.enable()
 
 
 async def settled(store: AsyncSQLStore) -> None:

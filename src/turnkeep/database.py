@@ -11,6 +11,7 @@ import os
 import random
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -248,6 +249,7 @@ class Database:
         except BaseException as error:
             if self._is_spoilt(connection, error):
                 connection.invalidate()  # it must not go back to the pool
+            _let_go(error)
             raise
 
     def _begin_work(self) -> None:
@@ -291,6 +293,16 @@ class Database:
             self.engine.dispose(close=False)
         elif not isinstance(pool, NullPool) and not _is_empty(pool):
             self._left_pool = pool
+
+
+def _let_go(error: BaseException) -> None:
+    """Where *error* ended a statement from outside, drop what the frames that it came through hold.
+
+    There is the driver's cursor, which nobody closed: on SQLite it keeps the database locked for as
+    long as it is there, even when its connection is closed.
+    """
+    if not isinstance(error, Exception):
+        traceback.clear_frames(error.__traceback__)
 
 
 _turns: WeakKeyDictionary[Pool, threading.Lock] = WeakKeyDictionary()
@@ -368,6 +380,9 @@ class Joined:
                 failure = self._database.translated(error)
             except sa_exc.InvalidRequestError:
                 failure = Unavailable("the app's connection or its transaction has ended")
+            except BaseException as error:
+                _let_go(error)
+                raise
             if not isinstance(failure, Again) or failure.locked:  # the driver waited for the lock
                 break
         raise Unavailable(failure.reason) if isinstance(failure, Again) else failure

@@ -368,7 +368,8 @@ def _outside(connection: Connection, begin: "_Begin[T]", work: Callable[[Connect
     try:
         return begin(connection, work)
     finally:
-        _run(connection, "BEGIN")  # for the driver to end
+        if not connection.invalidated:
+            _run(connection, "BEGIN")  # for the driver to end
 
 
 def _reading(connection: Connection, work: Callable[[Connection], T]) -> T:
@@ -395,7 +396,8 @@ def _migrating(connection: Connection, work: Callable[[Connection], T]) -> T:
     try:
         return _committed(connection, "BEGIN IMMEDIATE", checked)
     finally:
-        _run(connection, f"PRAGMA foreign_keys = {before}")
+        if not connection.invalidated:
+            _run(connection, f"PRAGMA foreign_keys = {before}")
 
 
 def _committed(connection: Connection, begin: str, work: Callable[[Connection], T]) -> T:
@@ -404,7 +406,8 @@ def _committed(connection: Connection, begin: str, work: Callable[[Connection], 
         done = work(connection)
         _run(connection, "COMMIT")
     except BaseException:
-        if _in_transaction(connection):
+        # SQLAlchemy closes a connection on which a statement is cancelled.
+        if not connection.invalidated and _in_transaction(connection):
             _run(connection, "ROLLBACK")
         raise
     return done
