@@ -14,7 +14,7 @@ from sqlalchemy.sql import ClauseElement
 
 from contention import header, said
 from servers import PostgresServer
-from turnkeep import SQLStore, sql
+from turnkeep import ModelEntry, SQLStore, sql, sql_delete, sql_orphans, sql_retention
 from turnkeep.dialect import DIALECTS
 from turnkeep.prepared import Prepared
 from turnkeep.tables import utc_text
@@ -231,6 +231,8 @@ def large(postgres: PostgresServer) -> Iterator[Connection]:
 SESSION = {"ns": "", "sid": "s1"}
 DIGESTS = [bytes([i]) * 32 for i in range(3)]
 WHEN = datetime(2026, 11, 30, 20, tzinfo=UTC)
+LATER = datetime(2026, 12, 1, 10, tzinfo=UTC)
+ORPHANS = (sql_orphans.ENTRIES, sql_orphans.ATTACHMENTS, sql_orphans.BLOBS)
 HEADERS = {"ns": "", "count": 50}
 OF_CWD = {"cwd_digest": sql.cwd_digest("/7")}
 OLDER = {"updated": WHEN, "id": "s5"}
@@ -259,11 +261,48 @@ OTHERS: dict[str, tuple[ClauseElement | Prepared, dict[str, Any]]] = {
     "known keys": (sql.KNOWN, SESSION | {"keys": ["a", "b"]}),
     "stored": (sql.STORED, RANGE),
     "known blobs": (sql.KNOWN_BLOBS, {"ns": "", "digests": DIGESTS}),
-    "lock blobs": (sql.LOCK_BLOBS, {"ns": "", "digests": DIGESTS}),
-    "drop blobs": (sql.DROP_BLOBS, {"ns": "", "digests": DIGESTS}),
+    "lock blobs": (sql_delete.LOCK_BLOBS, {"ns": "", "digests": DIGESTS}),
+    "drop blobs": (sql_delete.DROP_BLOBS, {"ns": "", "digests": DIGESTS}),
     "delete attachments": (sql.DELETE_ATTACHMENTS, {"ns": "", "sid": "s500"}),
     "delete entries": (sql.DELETE_ENTRIES, {"ns": "", "sid": "s500"}),
     "delete session": (sql.DELETE_SESSION, {"ns": "", "sid": "s500"}),
+}
+IDS = [f"s{i}" for i in range(600, 640)]
+SPAN = {"ns": "", "count": 500, "after": WHEN, "after_id": "s5", "below": LATER, "below_id": ""}
+WALKS: dict[str, tuple[ClauseElement, dict[str, Any], str]] = {
+    "look": (sql_retention.LOOK[False], SPAN, "turnkeep_sessions_updated"),
+    "look in a cwd": (sql_retention.LOOK[True], SPAN | OF_CWD, "turnkeep_sessions_cwd"),
+    "look at all": (sql_retention.LOOK_AT_ALL, SPAN, "turnkeep_sessions_pkey"),
+}
+BATCHES: dict[str, tuple[ClauseElement | Prepared, dict[str, Any]]] = {
+    "the one to keep": (sql_retention.NTH[False], {"ns": "", "place": 100}),
+    "the one to keep in a cwd": (sql_retention.NTH[True], {"ns": "", "place": 100} | OF_CWD),
+    **{
+        name: (statement, {"ns": "", "sids": IDS})
+        for name, statement in {
+            "measure": sql_retention.MEASURE,
+            "lock": sql_retention.LOCK,
+            "lock the free": sql_retention.LOCK_FREE,
+            "delete attachments of many": sql_delete.DELETE_ATTACHMENTS,
+            "delete entries of many": sql_delete.DELETE_ENTRIES,
+            "delete many sessions": sql_delete.DELETE_SESSIONS,
+        }.items()
+    },
+}
+FEW = {"ns": "another", "count": 2000}
+SWEEPS: dict[str, tuple[ClauseElement, dict[str, Any]]] = {
+    **{
+        f"find orphans of {each.table.name}": (each.find, FEW | each.values("after", each.first))
+        for each in ORPHANS
+    },
+    **{
+        f"drop orphans of {each.table.name}": (
+            each.drop,
+            FEW | each.values("after", each.first) | each.values("last", each.first),
+        )
+        for each in ORPHANS
+    },
+    "left": (sql_orphans.LEFT, {"ns": "another"}),
 }
 PLANS = ["custom", "generic"]
 """A plan for the values at hand, or the one that Postgres may keep for a prepared statement."""
@@ -335,6 +374,20 @@ def test_a_tail_and_a_page_walk_the_primary_key_from_where_they_begin(
 
 
 @pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize("name", WALKS)
+def test_a_batch_walks_an_index_from_where_the_last_one_ended(
+    large: Connection, name: str, kind: str
+) -> None:
+    statement, values, index = WALKS[name]
+    nodes = plan(large, statement, values, kind)
+    assert types(nodes) == {"Limit", "Index Scan"}
+    [scan] = scans(nodes, "sessions")
+    assert (scan["Index Name"], scan["Scan Direction"]) == (index, "Forward")
+    assert "Filter" not in scan
+    assert scan["Index Cond"].count("ROW(") == (0 if name == "look at all" else 4)
+
+
+@pytest.mark.parametrize("kind", PLANS)
 def test_no_statement_reads_a_table_from_end_to_end(large: Connection, kind: str) -> None:
     entry = dict.fromkeys(("type", "key", "payload", "recorded_at"), "x")
     batch = {f"{name}s": ["x"] for name in ("type", "key", "payload", "stamp")} | {"counts": [1]}
@@ -345,7 +398,7 @@ def test_no_statement_reads_a_table_from_end_to_end(large: Connection, kind: str
         **{f"append {flags}": (each, one) for flags, each in postgres._append.items()},  # type: ignore[attr-defined]
         **{f"extend {flags}": (each, several) for flags, each in postgres._extend.items()},  # type: ignore[attr-defined]
     }
-    for name, (statement, values) in {**OTHERS, **writes}.items():
+    for name, (statement, values) in {**OTHERS, **BATCHES, **SWEEPS, **writes}.items():
         nodes = plan(large, statement, values, kind, subplans=True)
         assert "Seq Scan" not in types(nodes), name
         assert any("Index Name" in node for node in nodes), name
@@ -355,7 +408,7 @@ def test_no_statement_reads_a_table_from_end_to_end(large: Connection, kind: str
 def test_sqlite_finds_rows_by_the_same_indexes(sqlite_url: URL, analysed: bool) -> None:
     with SQLStore(sqlite_url) as store:
         for number in range(300):
-            store.append(f"{number}", header(f"{number}"))
+            store.extend(f"{number}", [header(f"{number}"), said("x", b"%d" % number)])
         store.extend("1", [said(f"{number}", b"%d" % number) for number in range(300)])
     engine = create_engine(sqlite_url)
     with engine.connect() as connection:
@@ -369,7 +422,12 @@ def test_sqlite_finds_rows_by_the_same_indexes(sqlite_url: URL, analysed: bool) 
             step, *_ = sqlite_plan(connection, page, values)
             assert "SEARCH turnkeep_entries USING INDEX sqlite_autoindex" in step
             assert "position" in step
-        for name, (statement, values) in OTHERS.items():
+        for name, (walk, values, index) in WALKS.items():
+            [step] = sqlite_plan(connection, walk, values)
+            index = index.replace("turnkeep_sessions_pkey", "sqlite_autoindex_turnkeep_sessions_1")  # noqa: PLW2901
+            assert step.startswith(f"SEARCH turnkeep_sessions USING INDEX {index} ("), name
+            assert ("AND (updated_at,id)<(?,?)" in step) == (name != "look at all")
+        for name, (statement, values) in {**OTHERS, **BATCHES, **SWEEPS}.items():
             steps = sqlite_plan(connection, statement, values)
             assert not [step for step in steps if step.startswith("SCAN turnkeep")], name
             assert any(step.startswith("SEARCH turnkeep") for step in steps), name
@@ -382,7 +440,8 @@ def sqlite_plan(
     """The steps of the plan that SQLite makes of *statement*, none of which sorts the rows."""
     if isinstance(statement, Prepared):
         statement = statement._statement
-    given = values | ({"updated": utc_text(WHEN)} if "updated" in values else {})
+    times = {name: value for name, value in values.items() if isinstance(value, datetime)}
+    given = values | {name: utc_text(value) for name, value in times.items()}
     compiled: Any = statement.compile(dialect=connection.dialect)
     state = compiled.construct_expanded_state(given)
     explain = f"EXPLAIN QUERY PLAN {state.statement}"

@@ -22,7 +22,7 @@ from turnkeep import (
     sql_verify,
     verification,
 )
-from turnkeep import sql as portions
+from turnkeep.dialect.statements import AT_ONCE
 
 SECRET = "hush-4711"
 A, B, C = (letter * 100 for letter in (b"a", b"b", b"c"))
@@ -305,7 +305,7 @@ def test_what_is_no_text_in_a_column_of_texts_is_a_finding(
 def test_all_findings_are_told_however_many_they_are(backend: Backend) -> None:
     store = backend.store()
     store.append("s1", header("s1"))
-    many = 2 * portions.AT_ONCE
+    many = 2 * AT_ONCE
     store.extend("s1", [said(str(i)) for i in range(many)])
     raw(store, "UPDATE turnkeep_entries SET payload = 'x' WHERE position > 0")
     findings = verified(store)

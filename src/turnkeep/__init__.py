@@ -20,6 +20,7 @@ from turnkeep.errors import (
     HistoryError,
     InvalidArgument,
     InvalidEntry,
+    NotErased,
     SchemaError,
     SessionExists,
     TurnkeepError,
@@ -30,9 +31,11 @@ from turnkeep.history import Attachment, History, Message, Thinking, Tokens, Too
 from turnkeep.jsonl import JSONLStore
 from turnkeep.loader import AsyncLoader, Loader
 from turnkeep.protocols import AsyncStore, Store
+from turnkeep.retention import Pruned
 from turnkeep.rows import Limits
 from turnkeep.session import AsyncSession, Session
 from turnkeep.snapshot import Snapshot
+from turnkeep.stats import DirectoryUsage, Stats, Usage
 from turnkeep.store import SQLStore
 from turnkeep.tracing import Step, Turn, trace
 from turnkeep.transcript import export_history, import_history
@@ -47,6 +50,7 @@ __all__ = [
     "AttachmentInfo",
     "Conflict",
     "Corrupt",
+    "DirectoryUsage",
     "Entry",
     "Finding",
     "Header",
@@ -60,8 +64,10 @@ __all__ = [
     "Message",
     "MessageEntry",
     "ModelEntry",
+    "NotErased",
     "Orphans",
     "Page",
+    "Pruned",
     "ReasoningEntry",
     "SQLStore",
     "SchemaError",
@@ -69,6 +75,7 @@ __all__ = [
     "SessionExists",
     "SkillEntry",
     "Snapshot",
+    "Stats",
     "Step",
     "Store",
     "Thinking",
@@ -79,6 +86,7 @@ __all__ = [
     "Unavailable",
     "UnknownEntry",
     "UnknownSession",
+    "Usage",
     "default_url",
     "export_history",
     "import_history",

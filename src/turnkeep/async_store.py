@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from sqlalchemy import URL
 from sqlalchemy.util import greenlet_spawn
 
-from turnkeep import calls, verification
+from turnkeep import calls, retention, verification
 from turnkeep.async_database import AsyncDatabase
 from turnkeep.calls import AttachmentInfo, Call, Page, Scope
 from turnkeep.database import Joined, Runner
@@ -23,10 +24,12 @@ from turnkeep.errors import InvalidArgument
 from turnkeep.folder import Dir
 from turnkeep.folder_calls import Progress, export_folder, import_folder
 from turnkeep.history import History
-from turnkeep.plans import drive
+from turnkeep.plans import Plan, drive, drive_async
 from turnkeep.protocols import Entries, Headers
+from turnkeep.retention import Pruned, PruneProgress
 from turnkeep.rows import Limits
-from turnkeep.verification import Collected, Finding, Orphans, Verified
+from turnkeep.stats import Stats, stats
+from turnkeep.verification import Finding, Orphans, Verified
 
 if TYPE_CHECKING:  # importing it needs greenlet, and takes long
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -223,6 +226,36 @@ class AsyncSQLStore:
 
         return await self._aside(make)
 
+    async def prune(
+        self,
+        *,
+        older_than: datetime | timedelta | None = None,
+        keep_last: int | None = None,
+        cwd: str | None = None,
+        dry_run: bool = False,
+        progress: PruneProgress | None = None,
+    ) -> Pruned:
+        """As `SQLStore.prune`; when it is cancelled, what is gone stays gone. *progress* is called
+        on the event loop.
+        """
+        plan = retention.prune(
+            self._scope,
+            older_than=older_than,
+            keep_last=keep_last,
+            cwd=cwd,
+            dry_run=dry_run,
+            progress=progress,
+        )
+        return await self._drive(plan)
+
+    async def erase_namespace(self, *, progress: PruneProgress | None = None) -> Pruned:
+        """As `SQLStore.erase_namespace`; *progress* is called on the event loop."""
+        return await self._drive(retention.erase(self._scope, progress))
+
+    async def stats(self) -> Stats:
+        """As `SQLStore.stats`."""
+        return await self._run(stats(self._scope))
+
     def with_namespace(self, namespace: str) -> "AsyncSQLStore":
         """As `SQLStore.with_namespace`; not awaited."""
         return self._like(Scope(namespace, self._scope.limits), self._joined)
@@ -263,11 +296,7 @@ class AsyncSQLStore:
 
     async def collect_orphans(self) -> Orphans:
         """As `SQLStore.collect_orphans`."""
-        call: Call[Collected] | None = verification.collect_orphans(self._scope)
-        while call is not None:
-            collected = await self._run(call)
-            orphans, call = collected
-        return orphans
+        return await self._drive(verification.collect_orphans(self._scope))
 
     async def upgrade(self) -> None:
         """As `SQLStore.upgrade`."""
@@ -305,6 +334,10 @@ class AsyncSQLStore:
         if self._joined is None:
             return await self._database.spawn(self._database.run, call)
         return await greenlet_spawn(self._joined.run, call)
+
+    async def _drive(self, plan: Plan[T]) -> T:
+        """Run *plan*, each of whose calls is awaited."""
+        return await drive_async(plan, SimpleNamespace(run=self._run))
 
     async def _aside(self, work: Callable[[Runner], T]) -> T:
         """Do *work*, which reads or writes files, in a thread; the calls that it runs come here."""

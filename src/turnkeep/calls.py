@@ -15,11 +15,13 @@ from sqlalchemy import Connection
 
 from turnkeep import rows, sql
 from turnkeep.dialect import Mode, Parameters
+from turnkeep.dialect.statements import as_bytes
 from turnkeep.entries import Entry, Header, MessageEntry, key_fault
 from turnkeep.errors import Corrupt, InvalidArgument, UnknownSession
 from turnkeep.history import History
 from turnkeep.history_rows import to_rows
 from turnkeep.payload import is_storable
+from turnkeep.plans import Request
 from turnkeep.rows import Limits
 from turnkeep.transcript import Said, new_header, to_history
 
@@ -35,12 +37,14 @@ class Call(NamedTuple, Generic[T]):
 
     *work* is None where the answer is known without the database. What *finish* finds to be
     `Corrupt` after several reads may have changed between them: it is read once more, in one
-    snapshot.
+    snapshot. *pause* is for how many seconds others have their turn before it, where a write keeps
+    them out; in the app's own transaction there are no others.
     """
 
     mode: Mode
     work: Callable[[Connection], Any] | None
     finish: Callable[[Any], T]
+    pause: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def extend(
     if given:
         return _write(scope, id, given, idempotency_keys, expected_position)
     rows.to_batch(id, [], idempotency_keys, scope.limits)
-    expected = _optional("expected_position", expected_position)
+    expected = optional("expected_position", expected_position)
     work = partial(sql.last_position, session=scope.session(id), expected=expected)
     return Call(Mode.READ, work, int)
 
@@ -143,8 +147,8 @@ def page(
     work = partial(
         sql.page,
         session=scope.session(id),
-        after=_optional("after", after),
-        before=_optional("before", before),
+        after=optional("after", after),
+        before=optional("before", before),
         limit=_number("limit", limit),
         data=attachments,
     )
@@ -169,10 +173,8 @@ def list_sessions(
         if not isinstance(updated, datetime) or updated.tzinfo is None:
             raise InvalidArgument("before", "is a Header that list() gave, the last one seen")
         seen = (updated, before.id)
-    wanted = _optional("limit", limit)
-    if cwd is not None and type(cwd) is not str:
-        raise InvalidArgument("cwd", f"is a str or None, not {type(cwd).__qualname__}")
-    if wanted == 0 or (cwd is not None and not is_storable(cwd)):
+    wanted = optional("limit", limit)
+    if not is_possible_cwd(cwd) or wanted == 0:
         return Call(Mode.READ, None, lambda _: [])
     work = partial(sql.list_sessions, namespace=scope.namespace, cwd=cwd, limit=wanted, before=seen)
     return Call(Mode.READ, work, lambda found: list(map(rows.to_header, found)))
@@ -218,6 +220,28 @@ def import_history(
     return Call(Mode.WRITE, work, lambda _: begin.id)
 
 
+def wanted(call: Call[Any]) -> Request:
+    """What a plan wants of a runner: that it does what *call* asks."""
+    return lambda runner: runner.run(call)
+
+
+def ask(mode: Mode, work: Callable[[Connection], Any], pause: float = 0.0) -> Request:
+    """What a plan wants of a runner: what *work* gives, as it is."""
+    return wanted(Call(mode, work, _as_it_is, pause))
+
+
+def is_possible_cwd(cwd: str | None) -> bool:
+    """Whether a session can have it, or it is None, for all."""
+    if cwd is not None and type(cwd) is not str:
+        raise InvalidArgument("cwd", f"is a str or None, not {type(cwd).__qualname__}")
+    return cwd is None or is_storable(cwd)
+
+
+def optional(name: str, value: int | None) -> int | None:
+    """A count or a position, or none, which the argument *name* is."""
+    return None if value is None else _number(name, value)
+
+
 def _write(
     scope: Scope,
     id: str,
@@ -226,7 +250,7 @@ def _write(
     expected_position: int | None,
 ) -> Call[int]:
     batch = rows.to_batch(id, entries, keys, scope.limits)
-    expected = _optional("expected_position", expected_position)
+    expected = optional("expected_position", expected_position)
     several = (
         batch.header is not None
         or any(row.attachments for row in batch.rows)
@@ -264,13 +288,13 @@ def _header(row: Sequence[Any] | None) -> Header | None:
 
 def _attachments(found: Sequence[Any]) -> list[AttachmentInfo]:
     return [
-        AttachmentInfo(position, mime, filename, size, sql.as_bytes(digest).hex())
+        AttachmentInfo(position, mime, filename, size, as_bytes(digest).hex())
         for position, mime, filename, size, digest in found
     ]
 
 
-def _optional(name: str, value: int | None) -> int | None:
-    return None if value is None else _number(name, value)
+def _as_it_is(found: Any) -> Any:
+    return found
 
 
 def _number(name: str, value: int) -> int:

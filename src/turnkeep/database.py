@@ -98,6 +98,8 @@ class Database:
             return call.finish(None)
         if not self._is_ready:
             self._make_ready()
+        if call.pause and self.dialect.turn:
+            self._sleep(max(call.pause, self.dialect.turn))
         found = self._run(call.mode, call.work)
         try:
             return call.finish(found)

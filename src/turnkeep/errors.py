@@ -102,6 +102,28 @@ class Conflict(TurnkeepError):
         return f"session {self.session!r}: {self.reason}"
 
 
+class NotErased(TurnkeepError):
+    """A namespace has rows again or still, since others wrote to it while it was erased.
+
+    What was there before is gone. Erase it again when nobody writes to it any more.
+
+    Attributes:
+        namespace: the namespace.
+        tables: the tables that hold rows of it.
+    """
+
+    def __init__(self, namespace: str, tables: list[str]) -> None:
+        super().__init__(namespace, tables)
+        self.namespace = namespace
+        self.tables = tables
+
+    def __str__(self) -> str:
+        return (
+            f"namespace {self.namespace!r} has rows in {', '.join(self.tables)}: "
+            "others write to it; end them, and erase it again"
+        )
+
+
 class Corrupt(TurnkeepError):
     """A stored row can't be what was written: it was damaged, or changed by other hands.
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 from sqlalchemy import Connection
 
 from turnkeep import history_stream, rows, sql
-from turnkeep.calls import Call, Scope
+from turnkeep.calls import Call, Scope, ask, wanted
 from turnkeep.dialect import Mode, Parameters, Row
 from turnkeep.entries import MessageEntry, key_fault
 from turnkeep.errors import Conflict, UnknownSession
@@ -63,7 +63,7 @@ def export_folder(
     if key_fault(id):
         raise UnknownSession(id)
     session = scope.session(id)
-    state = yield _wanted(Call(Mode.READ, partial(_state, session=session), _identity))
+    state = yield ask(Mode.READ, partial(_state, session=session))
     if state is None:
         raise UnknownSession(id)
     losses = Losses(lossy)
@@ -72,7 +72,7 @@ def export_folder(
         while export.next <= state.last:
             span = {"session": session, "first": export.next, "last": state.last}
             work = partial(sql.portion, **span, data=True)
-            export.add((yield _wanted(Call(Mode.READ, work, partial(_portion, id)))))
+            export.add((yield wanted(Call(Mode.READ, work, partial(_portion, id)))))
             if progress is not None:
                 progress(export.done, state.messages)
         export.end()
@@ -189,11 +189,11 @@ def _check_is_the_same(session: Parameters, state: _State, digest: bytes) -> Pla
     Raises:
         Conflict: it was deleted, or made anew.
     """
-    now = yield _wanted(Call(Mode.READ, partial(_state, session=session), _identity))
+    now = yield ask(Mode.READ, partial(_state, session=session))
     if now == state:
         return
     work = partial(_digest_of, session=session, last=state.last)
-    if (yield _wanted(Call(Mode.SNAPSHOT, work, _identity))) != digest:
+    if (yield ask(Mode.SNAPSHOT, work)) != digest:
         raise _is_another(str(session["sid"]))
 
 
@@ -218,15 +218,6 @@ def _add(digest: Any, found: Iterable[sql.FoundRow]) -> None:
 
 def _is_another(id: str) -> Conflict:
     return Conflict(id, "was deleted or replaced while it was exported: export it again")
-
-
-def _wanted(call: Call[Any]) -> Callable[[Any], Any]:
-    """What the plan wants of a runner."""
-    return lambda runner: runner.run(call)
-
-
-def _identity(found: Any) -> Any:
-    return found
 
 
 def _unnoted(done: int, total: int | None) -> None:

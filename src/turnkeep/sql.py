@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -20,7 +20,6 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    exists,
     func,
     literal_column,
     select,
@@ -30,16 +29,23 @@ from sqlalchemy.types import BigInteger
 
 from turnkeep import dialect
 from turnkeep.dialect import Again, AttachmentRow, Parameters, Row
-from turnkeep.dialect.statements import IN_SESSION, INSERT_ENTRY, KEY, NS, SID, Instant, Lines
+from turnkeep.dialect.statements import (
+    AT_ONCE,
+    IN_SESSION,
+    INSERT_ENTRY,
+    KEY,
+    NS,
+    SID,
+    Instant,
+    Lines,
+    as_bytes,
+    chunks,
+)
 from turnkeep.entries import Header
 from turnkeep.errors import Conflict, Corrupt, SessionExists, UnknownSession
 from turnkeep.prepared import Prepared
+from turnkeep.sql_delete import IN_BLOBS, drop_blobs
 from turnkeep.tables import Utc, attachments, blobs, entries, sessions, utc_text
-
-T = TypeVar("T")
-
-AT_ONCE = 500
-"""How many values one statement is given in a list: some builds of SQLite take no more than 999."""
 
 PORTION = 4 << 20
 """How many bytes are read or written at once, where a session may be larger than the memory."""
@@ -208,14 +214,7 @@ MESSAGES = Prepared(
     )
 )
 
-DIGESTS = bindparam("digests", expanding=True, type_=blobs.c.digest.type)
-IN_BLOBS = (blobs.c.namespace == NS, blobs.c.digest.in_(DIGESTS))
 KNOWN_BLOBS = select(blobs.c.digest).where(*IN_BLOBS)
-LOCK_BLOBS = select(blobs.c.digest).where(*IN_BLOBS).order_by(blobs.c.digest).with_for_update()
-DROP_BLOBS = delete(blobs).where(
-    *IN_BLOBS,
-    ~exists().where(attachments.c.namespace == NS, attachments.c.digest == blobs.c.digest),
-)
 DELETE_ATTACHMENTS = Prepared(
     delete(attachments).where(*IN_ATTACHMENTS).returning(attachments.c.digest)
 )
@@ -333,12 +332,7 @@ def delete_session(connection: Connection, session: Parameters) -> bool:
     digests = sorted({as_bytes(row[0]) for row in DELETE_ATTACHMENTS.fetch(connection, session)})
     DELETE_ENTRIES.fetch(connection, session)
     DELETE_SESSION.fetch(connection, session)
-    for some in _chunks(digests):
-        # Who appends the same bytes holds the blob's row: wait for them, and judge by what is there
-        # after that.
-        values = {**session, "digests": some}
-        connection.execute(LOCK_BLOBS, values).all()
-        connection.execute(DROP_BLOBS, values)
+    drop_blobs(connection, str(session["ns"]), digests)
     return True
 
 
@@ -530,7 +524,7 @@ def _known(connection: Connection, session: Parameters, keys: Sequence[str]) -> 
     if len(keys) == 1:
         return dict(map(tuple, KNOWN_KEY.fetch(connection, {**session, "key": keys[0]})))
     known: dict[str, int] = {}
-    for some in _chunks(keys):
+    for some in chunks(keys):
         found = connection.execute(KNOWN, {**session, "keys": some})
         known.update((key, position) for key, position in found)
     return known
@@ -546,7 +540,7 @@ def _attach(connection: Connection, session: Parameters, first: int, rows: Seque
     data = {lifted.digest: lifted.data for row in rows for lifted in row.attachments}
     digests = sorted(data)  # in one order everywhere, so that nobody waits in a circle
     known: set[bytes] = set()
-    for some in _chunks(digests):
+    for some in chunks(digests):
         known.update(connection.execute(KNOWN_BLOBS, {**session, "digests": some}).scalars())
     new_blob = dialect.of(connection).new_blob
     for digest in digests:
@@ -576,22 +570,12 @@ def _found(
     return Found(rows, {as_bytes(digest): as_bytes(data) for digest, data in blobs})
 
 
-def as_bytes(value: object) -> bytes:
-    """The bytes in a column of them; none where SQLite holds a value of another type there."""
-    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else b""
-
-
 def _other_entry(session: Parameters, key: str) -> Conflict:
     return Conflict(_id(session), f"idempotency key {key!r} names another entry")
 
 
 def _id(session: Parameters) -> str:
     return str(session["sid"])
-
-
-def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(values), AT_ONCE):
-        yield values[start : start + AT_ONCE]
 
 
 def _portions(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:

@@ -12,19 +12,16 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    FromClause,
     bindparam,
-    delete,
-    exists,
     func,
     select,
     tuple_,
     union_all,
 )
 
-from turnkeep.dialect.statements import NS, ONE, Instant, Lines, Raw
+from turnkeep.dialect.statements import AT_ONCE, NS, ONE, Instant, Lines, Raw, has
 from turnkeep.prepared import Prepared
-from turnkeep.sql import AT_ONCE, COUNT, DROP_BLOBS, IN_ENTRIES, LOCK_BLOBS, PORTION, ZERO
+from turnkeep.sql import COUNT, IN_ENTRIES, PORTION, ZERO
 from turnkeep.tables import TABLES, attachments, blobs, entries, sessions
 
 START: tuple[object, ...] = ("", -1, -1)
@@ -95,14 +92,6 @@ class BlobRow(NamedTuple):
     is_used: bool
 
 
-def _has(table: FromClause, *is_it: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Whether *table* has such a row: looked up for each row, where for an EXISTS Postgres may
-    choose to read the whole table, again for each portion.
-    """
-    found = select(ONE).select_from(table).where(*is_it).limit(ONE)
-    return found.scalar_subquery().is_not(None)
-
-
 def _behind(*columns: ColumnElement[Any]) -> ColumnElement[bool]:
     names = ("session", "position", "ordinal")
     return tuple_(*columns) > tuple_(
@@ -169,7 +158,7 @@ _ENTRIES = Prepared(
         entries.c.attachments,
         Raw(entries.c.payload),
         Raw(entries.c.idempotency_key),
-        _has(sessions, *_OF_SESSION),
+        has(sessions, *_OF_SESSION),
         select(Raw(Lines(attachments.c.digest, attachments.c.path)))
         .where(
             attachments.c.namespace == entries.c.namespace,
@@ -207,8 +196,8 @@ _ATTACHMENTS = Prepared(
         attachments.c.digest,
         Raw(attachments.c.mime),
         Raw(attachments.c.filename),
-        _has(entries, *_OF_ENTRY),
-        _has(blobs, *_OF_BLOB),
+        has(entries, *_OF_ENTRY),
+        has(blobs, *_OF_BLOB),
     )
     .where(attachments.c.namespace == NS, _behind(*_ATTACHMENT_KEY))
     .order_by(*_ATTACHMENT_KEY)
@@ -223,24 +212,11 @@ _BLOB_SIZES = Prepared(
     select(func.length(blobs.c.data)).where(*_NEXT_BLOBS).order_by(blobs.c.digest).limit(COUNT)
 )
 _BLOBS = Prepared(
-    select(blobs.c.digest, blobs.c.size, blobs.c.data, _has(attachments, *_OF_BLOB))
+    select(blobs.c.digest, blobs.c.size, blobs.c.data, has(attachments, *_OF_BLOB))
     .where(*_NEXT_BLOBS)
     .order_by(blobs.c.digest)
     .limit(COUNT),
     binary_result=True,
-)
-
-_UNUSED_BLOBS = Prepared(
-    select(blobs.c.digest)
-    .where(*_NEXT_BLOBS, ~exists().where(*_OF_BLOB).correlate(blobs))
-    .order_by(blobs.c.digest)
-    .limit(COUNT)
-)
-_DROP_UNUSED = DROP_BLOBS.returning(blobs.c.size)
-_DROP_ATTACHMENTS = (
-    delete(attachments)
-    .where(attachments.c.namespace == NS, ~exists().where(*_OF_ENTRY).correlate(attachments))
-    .returning(attachments.c.ordinal)
 )
 
 # The least of each table, by its key: to list them all would read every row.
@@ -293,27 +269,6 @@ def read_blobs(connection: Connection, namespace: str, after: Sequence[Any]) -> 
     values = {"ns": namespace, "digest": after[0], "count": AT_ONCE}
     count = _portion(_BLOB_SIZES.fetch(connection, values))
     return [BlobRow(*row) for row in _BLOBS.fetch(connection, {**values, "count": count})]
-
-
-def drop_attachments(connection: Connection, namespace: str) -> int:
-    """Delete the attachments of entries that are not there; how many."""
-    return len(connection.execute(_DROP_ATTACHMENTS, {"ns": namespace}).all())
-
-
-def drop_blobs(
-    connection: Connection, namespace: str, after: bytes
-) -> tuple[list[int], bytes | None]:
-    """Delete the next blobs behind the digest *after* that no attachment names; the sizes of those
-    that went, and the digest to go on behind, None at the end.
-    """
-    values: dict[str, Any] = {"ns": namespace, "digest": after, "count": AT_ONCE}
-    digests = [bytes(row[0]) for row in _UNUSED_BLOBS.fetch(connection, values)]
-    if not digests:
-        return [], None
-    values["digests"] = digests
-    # As when a session is deleted: wait for who holds them, and judge by what is there after that.
-    connection.execute(LOCK_BLOBS, values).all()
-    return list(connection.execute(_DROP_UNUSED, values).scalars()), digests[-1]
 
 
 def namespaces(connection: Connection) -> list[str]:

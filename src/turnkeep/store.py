@@ -4,13 +4,14 @@ database, in `database`.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
 
 from sqlalchemy import URL, Connection, Engine
 
-from turnkeep import calls, verification
+from turnkeep import calls, retention, verification
 from turnkeep.calls import AttachmentInfo, Call, Page, Scope
 from turnkeep.database import Database, Joined, Runner
 from turnkeep.engine import check_timeout, open_engine
@@ -20,8 +21,10 @@ from turnkeep.folder_calls import Progress, export_folder, import_folder
 from turnkeep.history import History
 from turnkeep.plans import drive
 from turnkeep.protocols import Entries, Headers
+from turnkeep.retention import Pruned, PruneProgress
 from turnkeep.rows import Limits
-from turnkeep.verification import Collected, Finding, Orphans, Verified
+from turnkeep.stats import Stats, stats
+from turnkeep.verification import Finding, Orphans, Verified
 
 Attachments: TypeAlias = list[AttachmentInfo]
 Lossy: TypeAlias = list[str]
@@ -354,6 +357,78 @@ class SQLStore:
         )
         return self._runner.run(call)
 
+    def prune(
+        self,
+        *,
+        older_than: datetime | timedelta | None = None,
+        keep_last: int | None = None,
+        cwd: str | None = None,
+        dry_run: bool = False,
+        progress: PruneProgress | None = None,
+    ) -> Pruned:
+        """Delete the sessions that are too old or too many, as `delete` does, and say what went.
+
+        They go whole, those that changed longest ago first, in batches, each a short transaction of
+        its own: of at most some thousand rows and some megabytes, or of one session that is larger.
+        Between batches others have their turn. When it is killed or raises, what is gone stays
+        gone; call it again.
+
+        Which sessions go is settled at the beginning. What is changed after that stays: a session
+        is judged again when it is locked, and one that another transaction is writing is passed
+        over. Inside `using(connection)` all of it is part of the app's transaction.
+
+        Args:
+            older_than: those that were last changed (`updated`) before this instant, or longer ago
+                than this, by the clock that `updated` is set by: on Postgres the server's.
+            keep_last: never one of this many that were changed last, of all or, where *cwd* is
+                given, of that directory. With *older_than* a session goes when it is old and not
+                among these.
+            cwd: only the sessions of exactly this directory, as in `list`.
+            dry_run: delete nothing, and say what would go if nobody else wrote.
+            progress: is called after each batch, in no transaction, with what is gone so far. What
+                it raises ends the call.
+
+        Raises:
+            InvalidArgument: neither *older_than* nor *keep_last* is given, a datetime without a
+                time zone, or a negative value.
+        """
+        plan = retention.prune(
+            self._scope,
+            older_than=older_than,
+            keep_last=keep_last,
+            cwd=cwd,
+            dry_run=dry_run,
+            progress=progress,
+        )
+        return drive(plan, self._runner)
+
+    def erase_namespace(self, *, progress: PruneProgress | None = None) -> Pruned:
+        """Delete all that this store's namespace has, and make sure that nothing is left; say what
+        went.
+
+        Rows that belong to nothing go too. It is done in batches as in `prune`, but no session is
+        passed over: it waits for those that others are writing. At the end it looks into every
+        table. Other namespaces are never touched, nor what they have of the same attachments.
+
+        A store of this namespace can be used on, and begins anew. Whoever writes meanwhile may be
+        faster: end the writers first, or call it again.
+
+        Args:
+            progress: as in `prune`.
+
+        Raises:
+            NotErased: at the end there were rows of the namespace, in the tables that it names;
+                what was there at the beginning is gone.
+        """
+        return drive(retention.erase(self._scope, progress), self._runner)
+
+    def stats(self) -> Stats:
+        """How much the namespace holds, in all and by directory, in one state.
+
+        Reads through all rows but no attachment: some seconds for a million entries.
+        """
+        return self._runner.run(stats(self._scope))
+
     def with_namespace(self, namespace: str) -> "SQLStore":
         """A store of another namespace over the same engine, which closing either of them closes.
 
@@ -415,10 +490,7 @@ class SQLStore:
         The store itself leaves none. This runs beside writers, in several short transactions, and
         may be repeated. Entries whose session is missing are left: they can still be read.
         """
-        call: Call[Collected] | None = verification.collect_orphans(self._scope)
-        while call is not None:
-            orphans, call = self._runner.run(call)
-        return orphans
+        return drive(verification.collect_orphans(self._scope), self._runner)
 
     def upgrade(self) -> None:
         """Bring the tables to the revision of this version, in one transaction; many processes may

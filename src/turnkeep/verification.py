@@ -17,12 +17,15 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from turnkeep import rows, sql_verify
+from turnkeep import rows, sql_orphans, sql_verify
 from turnkeep.calls import Call, Scope
 from turnkeep.dialect import Mode
+from turnkeep.dialect.statements import as_bytes
 from turnkeep.entries import Header, key_fault
 from turnkeep.errors import Corrupt, InvalidEntry
-from turnkeep.sql import Found, FoundRow, as_bytes, cwd_digest
+from turnkeep.plans import Plan
+from turnkeep.retention import sweep
+from turnkeep.sql import Found, FoundRow, cwd_digest
 from turnkeep.sql_verify import START, AttachmentRow, BlobRow, EntryRow, EntryRows, SessionRow
 
 AHEAD = timedelta(days=1)
@@ -74,42 +77,21 @@ class Verified(NamedTuple):
     following: "Call[Verified] | None"
 
 
-class Collected(NamedTuple):
-    """What was removed so far, and the call that goes on, None at the end."""
-
-    orphans: Orphans
-    following: "Call[Collected] | None"
-
-
 def verify(scope: Scope) -> Call[Verified]:
     """The first of the calls that verify a namespace."""
     return _portion(scope, 0, _STEPS[0].start)
 
 
-def collect_orphans(scope: Scope) -> Call[Collected]:
-    """The first of the calls that remove what nobody can reach."""
-    work = partial(sql_verify.drop_attachments, namespace=scope.namespace)
-
-    def finish(count: int) -> Collected:
-        orphans = Orphans(count, 0, 0)
-        return Collected(orphans, _drop_blobs(scope, orphans, b""))
-
-    return Call(Mode.WRITE, work, finish)
+def collect_orphans(scope: Scope) -> Plan[Orphans]:
+    """Remove what nobody can reach; wants calls to be run."""
+    attached, _ = yield from sweep(scope.namespace, sql_orphans.ATTACHMENTS)
+    count, size = yield from sweep(scope.namespace, sql_orphans.BLOBS)
+    return Orphans(attached, count, size)
 
 
 def namespaces() -> Call[list[str]]:
     """List the namespaces."""
     return Call(Mode.READ, sql_verify.namespaces, list)
-
-
-def _drop_blobs(scope: Scope, so_far: Orphans, after: bytes) -> Call[Collected]:
-    def finish(dropped: tuple[list[int], bytes | None]) -> Collected:
-        sizes, last = dropped
-        orphans = Orphans(so_far.attachments, so_far.blobs + len(sizes), so_far.bytes + sum(sizes))
-        return Collected(orphans, None if last is None else _drop_blobs(scope, orphans, last))
-
-    work = partial(sql_verify.drop_blobs, namespace=scope.namespace, after=after)
-    return Call(Mode.WRITE, work, finish)
 
 
 def _portion(scope: Scope, number: int, after: Sequence[object]) -> Call[Verified]:

@@ -78,6 +78,12 @@ class Dialect(Protocol):
     drivers: ClassVar[AbstractSet[str]]
     """Those whose cursors and errors are known here, by SQLAlchemy's names."""
 
+    turn: ClassVar[float]
+    """For how many seconds at the least who writes much has to pause between two transactions, so
+    that all others get their turn: they look now and then whether the database is free. 0 where a
+    write keeps nobody out.
+    """
+
     new_session: ClassVar[Prepared]
     """Inserts a session's row unless there is one; gives its id, or no row."""
 
@@ -142,6 +148,9 @@ class Dialect(Protocol):
 
     def spoils(self, error: BaseException) -> bool:
         """Whether a connection is of no use after *error*, beyond those that are lost."""
+
+    def now(self, connection: Connection) -> datetime:
+        """The time by the clock that `updated_at` is set by."""
 
     def append(
         self, connection: Connection, session: Parameters, row: Row, expected: int | None

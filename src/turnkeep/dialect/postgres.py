@@ -159,10 +159,20 @@ def _instant(element: Any, compiler: Any, **options: Any) -> str:
     return f"""to_char({column} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
 
 
+@compiles(statements.Bytes, "postgresql")
+def _bytes(element: Any, compiler: Any, **options: Any) -> str:
+    # Of a value that lies elsewhere, compressed or not, this reads the head only.
+    return f"octet_length({compiler.process(element.clauses, **options)})"
+
+
+_NOW = select(statements.Instant(func.clock_timestamp()))
+
+
 class Postgres:
     """PostgreSQL 15 to 18, by psycopg 3 or asyncpg."""
 
     migrates: ClassVar[bool] = False
+    turn: ClassVar[float] = 0.0
     drivers: ClassVar[AbstractSet[str]] = {"psycopg", "psycopg_async", "asyncpg"}
 
     _isolation: ClassVar = {
@@ -309,6 +319,10 @@ class Postgres:
         return not isinstance(error, Exception) or (
             getattr(error, "sqlstate", None) in (*self._FORGOTTEN, _READ_ONLY)
         )
+
+    def now(self, connection: Connection) -> datetime:
+        """By the clock of the server."""
+        return connection.execute(_NOW).scalar_one()
 
     def append(
         self, connection: Connection, session: Parameters, row: Row, expected: int | None

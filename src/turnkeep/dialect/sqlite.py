@@ -86,10 +86,19 @@ def _instant(element: Any, compiler: Any, **options: Any) -> str:
     return str(compiler.process(element.clauses, **options))
 
 
+@compiles(statements.Bytes, "sqlite")
+def _bytes(element: Any, compiler: Any, **options: Any) -> str:
+    column = compiler.process(element.clauses, **options)
+    if sqlite3.sqlite_version_info >= (3, 43):
+        return f"octet_length({column})"  # which doesn't read what lies on further pages
+    return f"length(CAST({column} AS BLOB))"
+
+
 class Sqlite:
     """SQLite 3.35 and newer."""
 
     migrates: ClassVar[bool] = True
+    turn: ClassVar[float] = 0.1  # who waits for the lock looks again after so long at the most
     drivers: ClassVar[AbstractSet[str]] = {"pysqlite", "aiosqlite"}
 
     _append: ClassVar = {flags: Prepared(s) for flags, s in advances(func.max, NOW).items()}
@@ -248,6 +257,10 @@ class Sqlite:
         """When it may only read: opened while the file was read-only, it would stay so."""
         code = getattr(error, "sqlite_errorcode", None)
         return isinstance(code, int) and code & 0xFF == sqlite3.SQLITE_READONLY
+
+    def now(self, connection: Connection) -> datetime:  # noqa: ARG002
+        """By the clock of this machine."""
+        return datetime.now(UTC)
 
     def append(
         self, connection: Connection, session: Parameters, row: Row, expected: int | None

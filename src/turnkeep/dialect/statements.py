@@ -2,11 +2,22 @@
 an insert.
 """
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, bindparam, exists, func, insert, literal_column, update
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    bindparam,
+    exists,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.sql.dml import Update
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import BigInteger, Integer, Text
@@ -15,6 +26,11 @@ from turnkeep.dialect.base import Parameters, Row
 from turnkeep.errors import Corrupt
 from turnkeep.prepared import Prepared
 from turnkeep.tables import Utc, blobs, entries, sessions
+
+T = TypeVar("T")
+
+AT_ONCE = 500
+"""How many values one statement is given in a list: some builds of SQLite take no more than 999."""
 
 
 class Instant(FunctionElement[datetime]):
@@ -34,6 +50,13 @@ class Raw(FunctionElement[str]):
 
     inherit_cache = True
     type = Text()
+
+
+class Bytes(FunctionElement[int]):
+    """How many bytes a text column holds, without reading the text where the database can tell."""
+
+    type = BigInteger()
+    inherit_cache = True
 
 
 class Lines(FunctionElement[str]):
@@ -120,6 +143,25 @@ def counted(session: Parameters, position: object) -> int:
     if isinstance(position, int) and 0 <= position < 1 << 62:
         return position
     raise Corrupt(str(session["sid"]), 0, "$", "its last position can't be decoded")
+
+
+def has(table: FromClause, *is_it: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether *table* has such a row: looked up for each row, where for an EXISTS Postgres may
+    choose to read the whole table, again for each portion.
+    """
+    found = select(ONE).select_from(table).where(*is_it).limit(ONE)
+    return found.scalar_subquery().is_not(None)
+
+
+def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """*values*, as many at a time as one statement takes."""
+    for start in range(0, len(values), AT_ONCE):
+        yield values[start : start + AT_ONCE]
+
+
+def as_bytes(value: object) -> bytes:
+    """The bytes in a column of them; none where SQLite holds a value of another type there."""
+    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else b""
 
 
 def values_of(session: Parameters, row: Row) -> dict[str, object]:
