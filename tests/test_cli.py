@@ -17,9 +17,9 @@ from turnkeep.cli.commands import turnkeep
 SECRET = "hush-4711"
 
 
-def invoke(*arguments: str, url: URL | str | None = None) -> Result:
+def invoke(*arguments: str, url: URL | str | None = None, input: str | None = None) -> Result:
     text = url.render_as_string(hide_password=False) if isinstance(url, URL) else url
-    return CliRunner().invoke(turnkeep, arguments, env={"TURNKEEP_URL": text})
+    return CliRunner().invoke(turnkeep, arguments, env={"TURNKEEP_URL": text}, input=input)
 
 
 def test_db_upgrade_makes_the_tables_and_says_so(server_or_file: Backend) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.sql import ClauseElement
 
 from contention import header, said
 from servers import PostgresServer
-from turnkeep import ModelEntry, SQLStore, sql, sql_delete, sql_orphans, sql_retention
+from turnkeep import SQLStore, sql, sql_delete, sql_orphans, sql_retention
 from turnkeep.dialect import DIALECTS
 from turnkeep.prepared import Prepared
 from turnkeep.tables import utc_text

@@ -1,8 +1,9 @@
-"""The command `turnkeep`, which has the groups."""
+"""The command `turnkeep`, which has the commands and groups."""
 
 import click
 
 from turnkeep.cli.db import db
+from turnkeep.cli.retention import erase, prune, stats
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -11,4 +12,5 @@ def turnkeep() -> None:
     """Agent conversations in SQL."""
 
 
-turnkeep.add_command(db)
+for command in (db, erase, prune, stats):
+    turnkeep.add_command(command)

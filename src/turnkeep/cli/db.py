@@ -1,38 +1,25 @@
 """The group `db`: the tables of a database, and their revision."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import click
 
 from turnkeep import schema as schemas
-from turnkeep.engine import default_url
-from turnkeep.errors import TurnkeepError
+from turnkeep.cli.common import database_options, in_one_line, open_store
 from turnkeep.store import SQLStore
 
 
 @click.group()
-@click.option(
-    "--url",
-    envvar="TURNKEEP_URL",
-    show_envvar=True,
-    help="The database; without it a SQLite file in your data directory.",
-)
-@click.option("--schema", help="The Postgres schema of the tables.")
+@database_options
 @click.pass_context
 def db(context: click.Context, url: str | None, schema: str | None) -> None:
     """The tables of a database: make them, look at them."""
-    with _in_one_line():
-        store = SQLStore(url or default_url(), schema=schema, migrate=False)
-    context.obj = store
-    context.call_on_close(store.close)
+    context.obj = open_store(url, schema)
 
 
 @db.command()
 @click.pass_obj
 def upgrade(store: SQLStore) -> None:
     """Make the tables, or bring them to this version's revision."""
-    with _in_one_line():
+    with in_one_line():
         before = store.revision()
         store.upgrade()
         after = store.revision()
@@ -43,7 +30,7 @@ def upgrade(store: SQLStore) -> None:
 @click.pass_obj
 def current(store: SQLStore) -> None:
     """Say which revision the tables are at."""
-    with _in_one_line():
+    with in_one_line():
         click.echo(store.revision() or "no tables")
 
 
@@ -51,7 +38,7 @@ def current(store: SQLStore) -> None:
 @click.pass_obj
 def check(store: SQLStore) -> None:
     """Fail unless the tables are those of this version."""
-    with _in_one_line():
+    with in_one_line():
         store.check()
     click.echo(f"at revision {schemas.head()}, as this version needs")
 
@@ -62,7 +49,7 @@ def check(store: SQLStore) -> None:
 def verify(store: SQLStore, namespace: str | None) -> None:
     """Look at every row, and fail where one can't be what was written; changes nothing."""
     count = 0
-    with _in_one_line():
+    with in_one_line():
         for name in store.namespaces() if namespace is None else [namespace]:
             for finding in store.with_namespace(name).verify():
                 count += 1
@@ -77,19 +64,10 @@ def verify(store: SQLStore, namespace: str | None) -> None:
 @click.pass_obj
 def collect_orphans(store: SQLStore, namespace: str | None) -> None:
     """Remove what verify finds that nobody can reach."""
-    with _in_one_line():
+    with in_one_line():
         for name in store.namespaces() if namespace is None else [namespace]:
             found = store.with_namespace(name).collect_orphans()
             click.echo(
                 f"namespace {name!r}: removed {found.attachments} attachments and "
                 f"{found.blobs} blobs of {found.bytes} bytes"
             )
-
-
-@contextmanager
-def _in_one_line() -> Iterator[None]:
-    """Say what went wrong without a traceback; our errors hold no password."""
-    try:
-        yield
-    except TurnkeepError as error:
-        raise click.ClickException(str(error)) from None
