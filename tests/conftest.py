@@ -12,6 +12,7 @@ from sqlalchemy import URL, Engine, create_engine
 
 from chaos import Account
 from poolers import PgBouncer, as_a_host_says, pgbouncer_before
+from roles import Roles, Tenancy
 from servers import PostgresServer, postgres_from_wheel
 from turnkeep import SQLStore
 
@@ -97,6 +98,20 @@ def pooler(postgres: PostgresServer) -> Iterator[PgBouncer]:
 def pooled_url(pooler: PgBouncer, postgres_url: URL) -> URL:
     """The way to an empty database through the pooler, which has all its connections to it."""
     return pooler.opened(postgres_url)
+
+
+@pytest.fixture
+def roles(postgres_url: URL) -> Iterator[Roles]:
+    """An empty database there, and roles that last as long."""
+    made = Roles(postgres_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def tenancy(roles: Roles) -> Tenancy:
+    """A database there with our tables under row security."""
+    return Tenancy(roles)
 
 
 @pytest.fixture(scope="module")

@@ -67,6 +67,7 @@ class PgBouncer:
         server: PostgresServer,
         program: str,
         settings: Mapping[str, str] | None = None,
+        users: Mapping[str, str] | None = None,
     ) -> None:
         """Write its files; `start` is to follow.
 
@@ -75,20 +76,22 @@ class PgBouncer:
             server: Where it leads to.
             program: The path of `pgbouncer`.
             settings: Further settings of its, by name.
+            users: Further users whom it serves, by name, with their passwords.
         """
         self.port = free_port()
         self.log = home / "log"
         self._program = program
         self._home = home
         self._process: subprocess.Popen[bytes] | None = None
-        users, config = home / "users", home / "config"
-        users.write_text("".join(f'"{user}" "{PASSWORD}"\n' for user in [USER]))
+        passwords, config = home / "users", home / "config"
+        known = {USER: PASSWORD, **(users or {})}
+        passwords.write_text("".join(f'"{name}" "{word}"\n' for name, word in known.items()))
         given = {
             "listen_addr": "127.0.0.1",
             "listen_port": str(self.port),
             "unix_socket_dir": "",
             "auth_type": "scram-sha-256",
-            "auth_file": str(users),
+            "auth_file": str(passwords),
             "admin_users": USER,
             "pool_mode": "transaction",
             "default_pool_size": str(POOL_SIZE),
@@ -103,7 +106,7 @@ class PgBouncer:
             + "".join(f"{name} = {value}\n" for name, value in given.items())
         )
         if os.geteuid() == 0:
-            for path in (home, users, config):
+            for path in (home, passwords, config):
                 shutil.chown(path, user="nobody")
 
     def url(self, direct: URL) -> URL:
@@ -192,11 +195,13 @@ def unaided() -> dict[str, str]:
 
 @contextmanager
 def pgbouncer_before(
-    server: PostgresServer, settings: Mapping[str, str] | None = None
+    server: PostgresServer,
+    settings: Mapping[str, str] | None = None,
+    users: Mapping[str, str] | None = None,
 ) -> Iterator[PgBouncer]:
     """Run PgBouncer before *server*."""
     program = _program()
-    with new_home() as home, running(PgBouncer(home, server, program, settings)) as pooler:
+    with new_home() as home, running(PgBouncer(home, server, program, settings, users)) as pooler:
         yield pooler
 
 

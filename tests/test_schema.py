@@ -3,7 +3,6 @@ back.
 """
 
 import asyncio
-import itertools
 import logging
 import multiprocessing
 import os
@@ -24,6 +23,7 @@ import migrating
 from conftest import ALSO_POOLED, Backend
 from contention import together
 from migrating import ADD_COLUMN, FAIL, HANG, HEAD, REBUILD, begin, contents, tables, with_revision
+from roles import Roles
 from servers import postgres_from_debian, wait_for
 from turnkeep import (
     InvalidArgument,
@@ -525,45 +525,6 @@ def test_schemas_lie_side_by_side(postgres_url: URL) -> None:
         for name in ("public", "one", "two"):
             assert tables(connection, name) == OURS
     engine.dispose()
-
-
-class Roles:
-    """Roles of one test, on an empty database of its own."""
-
-    def __init__(self, url: URL) -> None:
-        self._engine = create_engine(url)
-        self._url = url
-        self._names: list[str] = []
-
-    def add(self, password: str = "p", *settings: str) -> URL:
-        """A role that may do nothing beyond what everyone may; the URL by which it connects."""
-        name = f"role_{next(_numbers)}"
-        self._names.append(name)
-        quoted = password.replace("'", "''").replace("%", "%%")
-        self.run(f"CREATE ROLE {name} LOGIN PASSWORD '{quoted}'")
-        for setting in settings:
-            self.run(setting.format(name))
-        return self._url.set(username=name, password=password)
-
-    def run(self, statement: str) -> None:
-        with self._engine.begin() as connection:
-            connection.exec_driver_sql(statement)
-
-    def close(self) -> None:
-        for name in self._names:
-            self.run(f"DROP OWNED BY {name}")
-            self.run(f"DROP ROLE {name}")
-        self._engine.dispose()
-
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-def roles(postgres_url: URL) -> Iterator[Roles]:
-    made = Roles(postgres_url)
-    yield made
-    made.close()
 
 
 def test_a_schema_that_is_there_needs_no_right_to_make_one(roles: Roles) -> None:

@@ -298,9 +298,9 @@ class AsyncSQLStore:
         """As `SQLStore.collect_orphans`."""
         return await self._drive(verification.collect_orphans(self._scope))
 
-    async def upgrade(self) -> None:
+    async def upgrade(self, *, row_security: bool | None = None) -> None:
         """As `SQLStore.upgrade`."""
-        await self._database.spawn(self._database.upgrade)
+        await self._database.spawn(self._database.upgrade, row_security)
 
     async def revision(self) -> str | None:
         """As `SQLStore.revision`."""

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -108,12 +109,16 @@ class Database:
                 raise
         return call.finish(self._run(Mode.SNAPSHOT, call.work))
 
-    def upgrade(self) -> None:
+    def upgrade(self, row_security: bool | None = None) -> None:  # noqa: FBT001
         """Bring the database to the revision of this version."""
         from turnkeep import schema as schemas
 
+        if row_security is not None and type(row_security) is not bool:
+            raise InvalidArgument("row_security", "is True, False or None")
+        if row_security:
+            self.dialect.row_security()
         schemas.refuse_in_migration()
-        self._run(Mode.MIGRATION, schemas.upgrade)
+        self._run(Mode.MIGRATION, partial(schemas.upgrade, row_security=row_security))
         self._is_ready = True
 
     def revision(self) -> str | None:

@@ -17,7 +17,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 
 from turnkeep import dialect
-from turnkeep.dialect import Again
+from turnkeep.dialect import Again, rights
 from turnkeep.errors import SchemaError
 from turnkeep.revisions import current, go_down, go_up, head, newer, print_step, revisions
 from turnkeep.tables import PREFIX
@@ -27,9 +27,11 @@ __all__ = [
     "check",
     "current",
     "downgrade_in_host",
+    "grants",
     "head",
     "only_turnkeep",
     "refuse_in_migration",
+    "row_security_in_host",
     "upgrade",
     "upgrade_in_host",
 ]
@@ -61,8 +63,11 @@ def check(connection: Connection) -> None:
     )
 
 
-def upgrade(connection: Connection) -> None:
+def upgrade(connection: Connection, *, row_security: bool | None = None) -> None:
     """Bring the database to `head()`, on a *connection* that has begun a migration.
+
+    Row security is turned on or off after that; None leaves it, and is on for tables that are new
+    where it is on.
 
     Raises:
         SchemaError: the database is newer, or has tables of our names that we didn't make; or a
@@ -75,6 +80,7 @@ def upgrade(connection: Connection) -> None:
         _refuse_in_migration()
         with _operations(connection):
             go_up(connection, head())
+            dialect.of(connection).secure_rows(connection, on=row_security)
     finally:
         _op.release()
 
@@ -117,13 +123,13 @@ def upgrade_in_host(to: str, *, schema: str | None = None) -> None:
     """
     connection = _host_connection()
     if connection is None:
-        if schema is not None:
-            raise SchemaError("SQL is printed without a schema: set the search_path in front of it")
+        _refuse_schema(schema)
         print_step(to)
         return
     with _in_schema(connection, schema):
         dialect.of(connection).begin_migration(connection)
         go_up(connection, to)
+        dialect.of(connection).secure_rows(connection, on=None)
 
 
 def downgrade_in_host(to: str = "base", *, schema: str | None = None) -> None:
@@ -143,6 +149,62 @@ def downgrade_in_host(to: str = "base", *, schema: str | None = None) -> None:
     with _in_schema(connection, schema):
         dialect.of(connection).begin_migration(connection)
         go_down(connection, to)
+
+
+def row_security_in_host(*, on: bool = True, schema: str | None = None) -> None:
+    """Turn row security on or off inside a revision of the host's own Alembic, after
+    `upgrade_in_host`.
+
+    Where it is so already nothing is done. Tables that later revisions of ours bring get it by
+    `upgrade_in_host`; where Alembic prints SQL (`--sql`), by calling this once more.
+
+    Args:
+        on: whether it is to be on.
+        schema: as in `upgrade_in_host`.
+
+    Raises:
+        InvalidArgument: it is to be on, and the database is SQLite.
+        SchemaError: as `upgrade_in_host`; or SQL is to be printed that turns it off.
+    """
+    connection = _host_connection()
+    if connection is None:
+        _refuse_schema(schema)
+        if not on:
+            raise SchemaError("this can't be printed as SQL: it looks first who has rights by it")
+        for statement in dialect.DIALECTS[op.get_context().dialect.name].row_security():
+            op.execute(statement)
+        return
+    with _in_schema(connection, schema):
+        dialect.of(connection).begin_migration(connection)
+        dialect.of(connection).secure_rows(connection, on=on)
+
+
+def grants(
+    *,
+    owner: str | None = None,
+    writer: str | None = None,
+    recorder: str | None = None,
+    tenants: str | None = None,
+    schema: str | None = None,
+) -> str:
+    """The SQL that gives roles of Postgres their rights on our tables, and takes from them what is
+    not theirs; `docs/rights.md` says what each may do.
+
+    It is to be run by the owner of the tables or a superuser, in one transaction, and again when an
+    upgrade brought tables. Nothing is run here.
+
+    Args:
+        owner: the role that upgrades: the tables are made its own.
+        writer: appends, reads and deletes.
+        recorder: appends and reads.
+        tenants: the group of the roles that append, read and delete, each in the namespace of its
+            own name, which takes row security.
+        schema: the schema of the tables; None is `public`.
+
+    Raises:
+        InvalidArgument: no role is named, or one twice, or a name can't be one.
+    """
+    return rights.grants(rights.Roles(owner, writer, recorder, tenants), schema)
 
 
 def only_turnkeep(name: str | None, type_: str, parent_names: object) -> bool:  # noqa: ARG001
@@ -201,6 +263,11 @@ def _refuse_in_migration() -> None:
         raise SchemaError(
             "a migration is running in this process: call turnkeep.schema.upgrade_in_host() in it"
         )
+
+
+def _refuse_schema(schema: str | None) -> None:
+    if schema is not None:
+        raise SchemaError("SQL is printed without a schema: set the search_path in front of it")
 
 
 @contextmanager

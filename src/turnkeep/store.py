@@ -492,16 +492,21 @@ class SQLStore:
         """
         return drive(verification.collect_orphans(self._scope), self._runner)
 
-    def upgrade(self) -> None:
+    def upgrade(self, *, row_security: bool | None = None) -> None:
         """Bring the tables to the revision of this version, in one transaction; many processes may
         do so at once.
 
         The host's logging is left alone. On Postgres a missing schema is made.
 
+        Args:
+            row_security: on Postgres, whether a role is to see the namespace of its own name only,
+                as `docs/rights.md` says; None leaves it as it is, which is off at first.
+
         Raises:
+            InvalidArgument: *row_security* is asked of SQLite, which has no roles.
             SchemaError: the database is newer, or a migration is running in this process.
         """
-        self._database.upgrade()
+        self._database.upgrade(row_security)
 
     def revision(self) -> str | None:
         """The revision that the tables are at; None where there are none."""

@@ -4,6 +4,7 @@ import click
 
 from turnkeep import schema as schemas
 from turnkeep.cli.common import database_options, in_one_line, open_store
+from turnkeep.dialect.rights import Roles
 from turnkeep.store import SQLStore
 
 
@@ -16,12 +17,17 @@ def db(context: click.Context, url: str | None, schema: str | None) -> None:
 
 
 @db.command()
+@click.option(
+    "--row-security/--no-row-security",
+    default=None,
+    help="On Postgres, let a role see the namespace of its own name only, or no longer so.",
+)
 @click.pass_obj
-def upgrade(store: SQLStore) -> None:
+def upgrade(store: SQLStore, row_security: bool | None) -> None:  # noqa: FBT001
     """Make the tables, or bring them to this version's revision."""
     with in_one_line():
         before = store.revision()
-        store.upgrade()
+        store.upgrade(row_security=row_security)
         after = store.revision()
     click.echo(f"at revision {after}, as before" if before == after else f"at revision {after}")
 
@@ -41,6 +47,26 @@ def check(store: SQLStore) -> None:
     with in_one_line():
         store.check()
     click.echo(f"at revision {schemas.head()}, as this version needs")
+
+
+@db.command()
+@click.option("--owner", metavar="ROLE", help="Upgrades: the tables are made its own.")
+@click.option("--writer", metavar="ROLE", help="Appends, reads and deletes.")
+@click.option("--recorder", metavar="ROLE", help="Appends and reads.")
+@click.option("--tenants", metavar="ROLE", help="The group of those with a namespace each.")
+@click.pass_obj
+def grants(
+    store: SQLStore,
+    owner: str | None,
+    writer: str | None,
+    recorder: str | None,
+    tenants: str | None,
+) -> None:
+    """Print the SQL that gives roles of Postgres their rights, for psql; nothing is run."""
+    with in_one_line():
+        roles = Roles(owner, writer, recorder, tenants)
+        text = store._database.dialect.grants(roles, store._database.schema)
+    click.echo(f"BEGIN;\n\n{text}\nCOMMIT;")
 
 
 @db.command()

@@ -12,7 +12,9 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.schema import ExecutableDDLElement
 
+from turnkeep.dialect.rights import Roles
 from turnkeep.lifting import Lifted
 from turnkeep.prepared import Prepared
 
@@ -117,6 +119,19 @@ class Dialect(Protocol):
     def begin_migration(self, connection: Connection) -> None:
         """Keep other migrations out till the transaction on *connection* ends, and make the schema
         that it names where there is none.
+        """
+
+    def grants(self, roles: Roles, schema: str | None) -> str:
+        """The SQL that gives *roles* their rights, or InvalidArgument where there are no roles."""
+
+    def row_security(self) -> Sequence[ExecutableDDLElement]:
+        """The statements that turn row security on for every table, or InvalidArgument where there
+        is none.
+        """
+
+    def secure_rows(self, connection: Connection, *, on: bool | None) -> None:
+        """Turn row security on or off where it isn't; None is on for all tables where it is on for
+        one.
         """
 
     def check_cascades(self, connection: Connection) -> None:

@@ -33,11 +33,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.schema import CreateSchema
+from sqlalchemy.schema import CreateSchema, ExecutableDDLElement
 from sqlalchemy.sql.dml import Update
 from sqlalchemy.types import BigInteger, Integer, Text
 
-from turnkeep.dialect import pooler, statements
+from turnkeep.dialect import pooler, rights, statements
 from turnkeep.dialect.base import Again, AttachmentRow, Mode, Parameters, Row
 from turnkeep.dialect.statements import (
     COLUMNS,
@@ -50,7 +50,6 @@ from turnkeep.dialect.statements import (
     advances,
     values_of,
 )
-from turnkeep.entries import key_fault
 from turnkeep.errors import InvalidArgument, SchemaError, TurnkeepError, Unavailable
 from turnkeep.prepared import Prepared
 from turnkeep.tables import attachments, entries, sessions
@@ -220,15 +219,9 @@ class Postgres:
 
     def check_schema(self, schema: str | None) -> None:
         """A name of up to 63 bytes; SQLAlchemy's translate map takes no square brackets."""
-        fault = None if schema is None else key_fault(schema)
-        if (
-            fault is None
-            and schema is not None
-            and (len(schema.encode()) > 63 or {*"[]"} & {*schema})
-        ):
-            fault = "is longer than 63 bytes, or holds a square bracket"
-        if fault is None and schema is not None and schema.startswith("pg_"):
-            fault = "begins with pg_, which Postgres keeps for itself"
+        fault = None if schema is None else rights.name_fault(schema)
+        if fault is None and schema is not None and {*"[]"} & {*schema}:
+            fault = "holds a square bracket"
         if fault:
             raise InvalidArgument("schema", fault)
 
@@ -277,6 +270,18 @@ class Postgres:
         schema = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
         if schema is not None and not inspect(connection).has_schema(schema):
             connection.execute(CreateSchema(schema))
+
+    def grants(self, roles: rights.Roles, schema: str | None) -> str:
+        """In one text."""
+        return rights.grants(roles, schema)
+
+    def row_security(self) -> Sequence[ExecutableDDLElement]:
+        """By policies."""
+        return rights.row_security()
+
+    def secure_rows(self, connection: Connection, *, on: bool | None) -> None:
+        """Where it isn't so already: to look takes no lock."""
+        rights.secure_rows(connection, on=on)
 
     def check_cascades(self, connection: Connection) -> None:
         """Nothing: no table is rebuilt here."""
@@ -384,7 +389,7 @@ class Postgres:
         ),
     }
     _UNAVAILABLE: ClassVar = {
-        "42501": "the role lacks a right that this needs",
+        "42501": "the role lacks a right that this needs, or the namespace is not its own",
         _READ_ONLY: "the database may only be read",
         **dict.fromkeys(("55P03", "57014"), "waited too long for a lock, or was cancelled"),
         **dict.fromkeys(

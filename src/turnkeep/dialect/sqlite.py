@@ -21,10 +21,12 @@ from sqlalchemy import URL, Connection, Engine, bindparam, event, func, insert, 
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool, StaticPool
+from sqlalchemy.schema import ExecutableDDLElement
 from sqlalchemy.types import BigInteger, Text
 
 from turnkeep.dialect import statements
 from turnkeep.dialect.base import Again, AttachmentRow, Mode, Parameters, Row
+from turnkeep.dialect.rights import Roles
 from turnkeep.dialect.statements import (
     IN_SESSION,
     INSERT_ENTRY,
@@ -203,6 +205,20 @@ class Sqlite:
         """
         if not _is_autocommit(connection):
             self.join(connection)
+
+    def grants(self, roles: Roles, schema: str | None) -> str:  # noqa: ARG002
+        """SQLite has no roles."""
+        raise InvalidArgument("url", "SQLite has no roles: who may open the file may do anything")
+
+    def row_security(self) -> Sequence[ExecutableDDLElement]:
+        """SQLite has none."""
+        fault = "SQLite has no roles: who may open the file sees all of it"
+        raise InvalidArgument("row_security", fault)
+
+    def secure_rows(self, connection: Connection, *, on: bool | None) -> None:  # noqa: ARG002
+        """Nothing, where it is not to be on."""
+        if on:
+            self.row_security()
 
     def check_cascades(self, connection: Connection) -> None:
         """Only a host's connection can have foreign keys on here: ours has them off by now."""
