@@ -10,15 +10,16 @@ from sqlalchemy import Connection, create_engine
 from contention import header, said
 from roles import Roles, Tenancy, name_of, use_in_every_way
 from servers import PostgresServer, postgres_from_debian
+from test_budget import BATCH
 from test_statements import (
     APPENDS,
-    EXTENDS,
     FILL,
     LISTS,
     OTHERS,
     PAGES,
     PLANS,
     READS,
+    Call,
     cost,
     plan,
     scans,
@@ -26,6 +27,11 @@ from test_statements import (
 )
 from turnkeep import SQLStore
 from turnkeep.dialect import DIALECTS
+
+EXTENDS: dict[str, Call] = {
+    "extend": lambda s, _: s.extend("s", BATCH),
+    "extend with a position": lambda s, last: s.extend("s", BATCH, expected_position=last),
+}
 
 SESSIONS, ENTRIES = 20_000, 5_000
 
