@@ -1,20 +1,23 @@
 """Sessions that are larger than the memory that may be taken, each in a process of its own.
 
-`large.py URL make COUNT ATTACHMENTS SIZE`, `… export ID DIR` and `… import DIR` print a line of
-JSON: what came out, and how many bytes the peak was above the start, as the system sees it and,
-where TRACE is set, as Python does.
+`large.py URL make COUNT ATTACHMENTS SIZE`, `… export ID DIR`, `… import DIR`, `… page ID` and
+`… append SIZE` print a line of JSON: what came out, and how many bytes the peak was above the
+start, as the system sees it and, where TRACE is set, as Python does. An append starts when the
+entry is made, and so has its text in memory already.
 """
 
 import json
 import os
 import random
+import subprocess
 import sys
 import tracemalloc
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from turnkeep import Message, SQLStore, Thinking, Tokens, ToolCall
+from turnkeep import Message, MessageEntry, SQLStore, Thinking, Tokens, ToolCall
 from turnkeep.calls import Call, Scope
 from turnkeep.dialect import Mode
 from turnkeep.history import Attachment
@@ -66,6 +69,23 @@ def make(store: SQLStore, count: str, attachments: str, size: str) -> str:
     return "large"
 
 
+def page(store: SQLStore, session: str) -> int:
+    """Read a session page by page; how many messages it has."""
+    count = 0
+    after: int | None = None
+    while count == 0 or after is not None:
+        page = store.page(session, after=after)
+        count += sum(isinstance(e, MessageEntry) and bool(e.message) for e in page.entries)
+        after = page.next_after
+    return count
+
+
+def attached(size: str) -> MessageEntry:
+    """An entry whose message has an attachment of that size."""
+    data = b64encode(random.Random(1).randbytes(int(size))).decode()
+    return MessageEntry({"role": "user", "files": [{"media_type": "image/png", "data": data}]})
+
+
 def resident(which: str) -> int:
     """How many bytes of memory this process has (VmRSS), or had at the most (VmHWM)."""
     line = next(
@@ -94,8 +114,26 @@ def main(url: str, what: str, *arguments: str) -> None:
             "import": lambda folder: store.import_folder(
                 folder, cwd="/w", id="again", replace=True
             ),
+            "page": lambda session: page(store, session),
+            "append": lambda entry: store.append("large", entry),
         }
-        print(json.dumps(peak(lambda: works[what](*arguments))))
+        given = [attached(*arguments)] if what == "append" else arguments
+        print(json.dumps(peak(lambda: works[what](*given))))
+
+
+def measured(url: str, *arguments: str | Path, trace: bool = False) -> dict[str, Any]:
+    """What a process of its own tells of one step, run by `main`."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", __file__, url, *arguments],
+        env=os.environ | ({"TRACE": "1"} if trace else {}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    print(*arguments, found)
+    return found
 
 
 if __name__ == "__main__":

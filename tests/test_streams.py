@@ -4,7 +4,6 @@ import io
 import itertools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,6 +18,7 @@ from sqlalchemy import create_engine
 
 from conftest import Backend
 from histories import call, full, histories, result, user, values
+from large import measured
 from test_transcript import ENTRIES, EVERYWHERE, any_message
 from turnkeep import (
     Conflict,
@@ -681,21 +681,6 @@ def test_a_folder_is_part_of_the_apps_own_transaction(
 
 
 # In bounded memory
-
-
-def measured(url: str, *arguments: str | Path, trace: bool = False) -> dict[str, Any]:
-    """What a process of its own tells of one step, see `large.py`."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", Path(__file__).parent / "large.py", url, *arguments],
-        env=os.environ | ({"TRACE": "1"} if trace else {}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    print(*arguments, found)
-    return found
 
 
 MB = 1_000_000
