@@ -52,14 +52,13 @@ TENANTS_OFF = (
     "REVOKE ALL ON %(fullname)s FROM {tenants}",
     "DROP POLICY turnkeep_tenants ON %(fullname)s",
 )
-# Of arrays asyncpg knows those of texts only: see `postgres._given`.
 STATE = text(
     "SELECT c.relname, c.relrowsecurity,"
     " EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND polname = 'turnkeep_namespace'),"
     " ARRAY(SELECT r.rolname::text FROM pg_policy p JOIN pg_roles r ON r.oid = ANY (p.polroles)"
     " WHERE p.polrelid = c.oid AND p.polname = 'turnkeep_tenants')"
     " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-    " WHERE c.relname = ANY (cast(:names AS text[])) AND c.relkind IN ('r', 'p')"
+    " WHERE c.relname::text = ANY (cast(:names AS text[])) AND c.relkind IN ('r', 'p')"
     " AND CASE WHEN cast(:schema AS text) IS NULL THEN pg_table_is_visible(c.oid)"
     " ELSE n.nspname = :schema END"
 )
