@@ -5,6 +5,7 @@ past the store.
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -129,11 +130,16 @@ def use_in_every_way(store: Any, folder: Path, *, namespace: str = "", deletes: 
     exported = store.export_folder("t", folder / "exported")
     assert store.import_folder(exported, cwd="/w", id="u") == "u"
     assert store.export_history("u") == store.export_history("t")
+    assert store.stats().sessions == 3
+    assert store.prune(older_than=timedelta(0), dry_run=True).sessions == 3
+    if isinstance(store, SQLStore):
+        assert list(store.verify()) == []
     if deletes:
         store.import_history(history, cwd="/w", id="t", replace=True)
-        for session in ("s", "t", "u"):
-            assert store.delete(session)
-        store.collect_orphans()
+        assert store.delete("s")
+        assert store.prune(keep_last=1).sessions == 1
+        assert store.collect_orphans().blobs == 0
+        assert store.erase_namespace().sessions == 1
         assert store.namespaces() == []
 
 

@@ -5,6 +5,7 @@ command line prints and the docs show.
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +351,8 @@ def test_what_a_recorder_is_refused_is_a_typed_error_and_changes_nothing(
         calls: list[Callable[[], object]] = [
             lambda: store.delete("s"),
             lambda: store.import_history(history, cwd="/w", id="s", replace=True),
+            lambda: store.prune(older_than=timedelta(0)),
+            store.erase_namespace,
         ]
         for call in calls:
             with pytest.raises(Unavailable, match=r"lacks a right.*\(SQLSTATE 42501\)") as error:

@@ -9,6 +9,7 @@ of `turnkeep db grants` does not give.
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,8 @@ def test_a_store_of_anothers_namespace_is_empty_and_takes_nothing(
         assert store.attachments("s") == []
         assert store.namespaces() == []
         assert not store.delete("s")
+        assert store.prune(older_than=timedelta(0)).sessions == store.stats().sessions == 0
+        assert store.erase_namespace().sessions == store.collect_orphans().blobs == 0
         for id in ("s", "nobody"):
             with pytest.raises(UnknownSession):
                 store.append(id, said("x", MARK.encode()))
