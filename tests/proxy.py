@@ -47,6 +47,13 @@ class Proxy:
         for line in lines:
             line.end()
 
+    def say(self, data: bytes) -> None:
+        """Let each client hear *data*, as if the server had said it."""
+        with self._lock:
+            lines = list(self._lines)
+        for line in lines:
+            line.say(data)
+
     def cut_at(self, *marks: bytes, answered: bool) -> None:
         """Cut the next connection whose client sends one of the *marks*.
 
@@ -124,6 +131,11 @@ class _Line:
         """Carry data, till one side ends."""
         for work in ((self._client, self._ask), (self._server, self._answer)):
             threading.Thread(target=self._carry, args=work, daemon=True).start()
+
+    def say(self, data: bytes) -> None:
+        """Send the client what the server did not say."""
+        with suppress(OSError):
+            self._client.sendall(data)
 
     def end(self) -> None:
         """End it, at both sides."""

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -102,6 +103,22 @@ def test_a_session_s_begin_or_end_whose_answer_is_lost_is_repeated_without_harm(
         assert direct.read("new") == after
         assert call() == again
         assert direct.read("new") == after
+
+
+FAREWELL = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0"
+
+
+def test_a_server_that_says_goodbye_and_stays_costs_no_more_than_a_call(
+    network: Proxy, store: Any
+) -> None:
+    for _ in range(2):
+        assert store.read(SESSION) == [header()]
+        network.say(b"E" + struct.pack("!I", len(FAREWELL) + 4) + FAREWELL)
+        time.sleep(0.05)  # it is heard, and not yet answered by anybody
+        try:
+            store.read(SESSION)
+        except Unavailable as error:
+            assert_is_clean(error)
 
 
 def trouble(network: Proxy) -> None:

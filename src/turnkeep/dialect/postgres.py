@@ -212,9 +212,11 @@ class Postgres:
         return {"isolation_level": level}
 
     def errors(self, dbapi: Any) -> tuple[type[Exception], ...]:
-        """Asyncpg's own too, since some versions of SQLAlchemy let those of a connect pass."""
+        """Asyncpg's own too, since some versions of SQLAlchemy let some of them pass."""
         asyncpg = getattr(dbapi, "asyncpg", None)
-        own = () if asyncpg is None else (asyncpg.PostgresError, asyncpg.InterfaceError)
+        if asyncpg is None:
+            return (dbapi.Error,)
+        own = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
         return (dbapi.Error, *own)
 
     def check_schema(self, schema: str | None) -> None:
