@@ -587,6 +587,27 @@ def test_a_row_is_an_entry_or_a_value_error(kind: str, stamp: str | None, text: 
     assert same(found(entry.to_dict()).to_dict(), entry.to_dict())
 
 
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "2026-11-30U12:00:00.000Z",
+        "2026-11-30 12:00:00.000Z",
+        "2026-11-30T12:00:00,000Z",
+        "2026-W48-1T12:00:00.000Z",
+        "20261130T120000.00000000",
+        "2026-11-30T12:00:00.0000",
+        "2026-11-30T12:00:60.000Z",
+        "2026-11-31T12:00:00.000Z",
+        "2026-11-30T12:00:00.00Z ",
+    ],
+)
+def test_a_time_that_is_not_as_we_write_it_makes_no_row(stamp: str) -> None:
+    for kind, text in [("message", '{"message":{}}'), ("note", "{}"), ("model", '{"model":"m"}')]:
+        assert recorded_at(from_row(kind, STAMP, text)) == STAMP
+        with pytest.raises(ValueError, match=r"."):
+            from_row(kind, stamp, text)
+
+
 NO_ENTRIES = [
     Entry(),
     Recorded(),

@@ -358,7 +358,8 @@ def from_row(kind: str, stamp: str | None, text: str) -> Entry:
         ValueError: they are not what was written.
     """
     if stamp is not None:
-        if len(stamp) != 24 or stamp[-1] != "Z":
+        # Python takes weeks for a date too, and any sign for the T.
+        if len(stamp) != 24 or stamp[-1] != "Z" or stamp[7:22:3] != "-T::.":
             raise ValueError("recorded_at is not in its form")
         datetime.fromisoformat(stamp)  # a ValueError too where it is no time
     if type(text) is not str:
