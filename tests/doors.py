@@ -42,5 +42,5 @@ def fuzz_table(told: Sequence[dict[str, Any]]) -> Iterator[str]:
             seconds, number = max(t["slowest"] for t in parts)
             memory = max(t["memory"] for t in parts) // 1_000_000
             counts = f"{inputs:9,} inputs, {accepted:8,} accepted, {inputs - accepted:8,} refused"
-            slow = f"slowest {seconds * 1000:5.0f} ms (input {number})"
+            slow = f"slowest {seconds * 1000:5.0f} ms of CPU (input {number})"
             yield f"  {name:14}{counts}; {slow}; process {memory} MB"

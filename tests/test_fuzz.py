@@ -77,7 +77,7 @@ def test_whatever_comes_in_gives_a_sound_value_or_an_error_of_ours(
     faults: dict[object, BaseException] = {}
     try:
         for number in numbers:
-            start = time.perf_counter()
+            start = time.process_time()
             signal.alarm(HUNG_SECONDS)
             try:
                 accepted += opened(Random(f"{SEED} {door.__name__} {number}"))
@@ -86,7 +86,7 @@ def test_whatever_comes_in_gives_a_sound_value_or_an_error_of_ours(
                 faults.setdefault(_kind(error), error)
                 if len(faults) == KINDS or isinstance(error, Hangs):
                     break
-            slowest = max(slowest, (time.perf_counter() - start, number))
+            slowest = max(slowest, (time.process_time() - start, number))
     finally:
         opened.close()
     told = {
