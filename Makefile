@@ -9,7 +9,7 @@ SHORT := 'not slow and not chaos and not packaging'
 # `make bench BENCH=quick` takes a minute, and writes no page.
 BENCH := full
 
-.PHONY: help demo test test-slow test-lowest chaos fuzz soak bench lint format dist clean
+.PHONY: help demo test test-slow test-lowest chaos fuzz soak bench bench-peers lint format dist clean
 
 help:  ## Say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,15 @@ bench: .venv/bench-ready  ## Beside the bare drivers, and docs/performance.md an
 
 .venv/bench-ready: .venv/ready
 	$(BIN)/python -m pip install --quiet --group bench
+	touch $@
+
+bench-peers: .venv-peers/ready  ## Beside other stores of conversations, in an environment of their own
+	PYTHONPATH=tests .venv-peers/bin/python -m benchmarks.peers $(if $(filter quick,$(BENCH)),--quick,--page)
+
+.venv-peers/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --upgrade pip
+	.venv-peers/bin/python -m pip install --quiet --editable '.[all]' --group test --group peers
 	touch $@
 
 lint: .venv/ready  ## Ruff and mypy

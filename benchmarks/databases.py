@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,21 @@ def sqlite_url() -> Iterator[URL]:
     """A file that is not there yet."""
     with tempfile.TemporaryDirectory(prefix="turnkeep-bench-") as home:
         yield URL.create("sqlite", database=str(Path(home) / "bench.db"))
+
+
+@contextmanager
+def open_bare(url: URL) -> Iterator[tuple[Bare, Run, str]]:
+    """The bare sync driver on a database that has our tables, and what a commit of its has behind
+    it.
+    """
+    dialect = create_engine(url).dialect
+    if url.get_backend_name() == "postgresql":
+        with psycopg.connect(**conninfo(url)) as connection:
+            yield BarePostgres(dialect), SyncDriver(connection).run, "fsync"
+        return
+    with closing(sqlite3.connect(str(url.database), isolation_level=None)) as held:
+        held.executescript("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON")
+        yield BareSqlite(dialect), SyncDriver(held).run, "WAL, FULL"
 
 
 @contextmanager

@@ -62,8 +62,9 @@ def cost_by_growth(results: Sequence[dict[str, Any]], path: Path) -> None:
                     )
             axes.set(xscale="log", yscale="log", xlabel=kind, title=database)
             _plain(axes)
-            axes.legend(frameon=False, fontsize=7)
-        row[0].set_ylabel("ms a call")
+            axes.legend(frameon=False, fontsize=7, ncols=2, loc="lower left")
+        low, high = row[0].get_ylim()
+        row[0].set(ylabel="ms a call", ylim=(low / 8, high * 2))  # flat is to look flat
     figure.savefig(path, metadata=NO_DATE)
     pyplot.close(figure)
 

@@ -34,6 +34,8 @@ class Contender:
     """The operation; what it gives is awaited where the timer is that of an event loop."""
     inputs: Callable[[int], Sequence[Any]]
     """What so many calls are given, one each."""
+    timer: "Timer | None" = None
+    """Its own, where it is another than that of the rest."""
 
 
 class Timer(Protocol):
@@ -103,11 +105,12 @@ def compare(
     contenders: Sequence[Contender], timer: Timer, seconds: float, *, collected: bool = False
 ) -> Compared:
     """Let *contenders* call in turns for so many *seconds*; the first is the measure."""
-    slowest = 0.0
+    timers = {contender.name: contender.timer or timer for contender in contenders}
+    calls = MOST_CALLS
     for contender in contenders:
-        timer(contender.call, contender.inputs(WARM_UP))
-        slowest = max(slowest, timer(contender.call, contender.inputs(3)) / 3)
-    calls = max(1, min(MOST_CALLS, round(BLOCK_SECONDS / slowest)))
+        timers[contender.name](contender.call, contender.inputs(WARM_UP))
+        took = timers[contender.name](contender.call, contender.inputs(3)) / 3
+        calls = max(1, min(calls, round(BLOCK_SECONDS / took)))
     spent: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     deadline = time.monotonic() + seconds
     rounds = 0
@@ -116,7 +119,8 @@ def compare(
         for contender in (*contenders, *reversed(contenders)):
             inputs = contender.inputs(calls)
             with _garbage(collected=collected):
-                in_round[contender.name] += timer(contender.call, inputs) / (2 * calls)
+                took = timers[contender.name](contender.call, inputs)
+            in_round[contender.name] += took / (2 * calls)
             del inputs
         for name, taken in in_round.items():
             spent[name].append(taken)
