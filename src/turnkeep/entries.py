@@ -184,7 +184,7 @@ class MessageEntry(Recorded):
     def __init__(self, message: Mapping[str, object], recorded_at: str | None = None) -> None:
         if type(message) is not dict:
             raise InvalidEntry("$.message", "a message is a dict of JSON values")
-        _set_payload(self, f'{{"message":{json.encode(message, "$.message")}}}')
+        _set_payload(self, json.encode_payload(message))
         _set_recorded_at(self, _stamp(recorded_at))
 
     @property

@@ -62,6 +62,17 @@ def encode(value: object, path: str = "$") -> str:
     return encode_again(_joined(value, path))
 
 
+def encode_payload(message: object) -> str:
+    """As `encode`, the text of an object whose one key is "message", under which is *message*."""
+    if not _is_exact(message):
+        _look_closely(message, "$.message")
+    try:
+        return _with_stack(msgspec.json.encode, {"message": message}).decode()
+    except UnicodeEncodeError:
+        pass
+    return encode_again({"message": _joined(message, "$.message")})
+
+
 def encode_again(value: Json) -> str:
     """The canonical JSON text of a *value* that consists of what `encode` took.
 
