@@ -28,10 +28,15 @@ CALLS: dict[str, Callable[[SQLStore, Path], object]] = {
     "append": lambda store, _: store.append("s", said(SECRET)),
     "extend": lambda store, _: store.extend("s", [said(SECRET), ModelEntry("m", STAMP)]),
     "delete": lambda store, _: store.delete("s"),
+    "stats": lambda store, _: store.stats(),
+    "prune": lambda store, _: store.prune(keep_last=0),
+    "dry run": lambda store, _: store.prune(keep_last=0, dry_run=True),
+    "erase": lambda store, _: store.erase_namespace(),
 }
 READ = {"read", "tail", "page", "export_history", "export_folder"}
 HEADERS = {"get", "list", "export_folder"}
 WRITES = {"append", "extend"}
+PRUNES = {"prune", "dry run"}
 
 # What is set to what, and the calls that are to find it.
 ON_SQLITE = [
@@ -46,11 +51,11 @@ ON_SQLITE = [
     ("blobs SET data = 5", READ),
     ("blobs SET size = 'large'", set()),
     ("attachments SET path = x'00'", READ),
-    ("sessions SET updated_at = 'noon'", HEADERS),
-    ("sessions SET updated_at = x'00'", HEADERS),
-    ("sessions SET updated_at = '0001-01-01T00:00:00+23:59'", HEADERS),
-    ("sessions SET last_position = 'x'", HEADERS | {"page", "extend"}),
-    ("sessions SET last_position = 9223372036854775807", WRITES),
+    ("sessions SET updated_at = 'noon'", HEADERS | PRUNES),
+    ("sessions SET updated_at = x'00'", HEADERS | PRUNES),
+    ("sessions SET updated_at = '0001-01-01T00:00:00+23:59'", HEADERS | PRUNES),
+    ("sessions SET last_position = 'x'", HEADERS | {"page", "extend", "prune"}),
+    ("sessions SET last_position = 9223372036854775807", {*WRITES, "prune"}),
     ("sessions SET last_recorded_at = x'00'", WRITES),
     ("sessions SET cwd = x'00'", HEADERS),
     ("sessions SET schema_version = 'x'", HEADERS),

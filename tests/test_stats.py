@@ -4,12 +4,15 @@ from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
+from sqlalchemy.dialects import sqlite
 
 from conftest import Backend
 from contention import said
 from inspection import statements
 from retaining import POOL, Past, aged, own_namespace, pasts, remember, with_files
 from turnkeep import DirectoryUsage, SQLStore, Stats, Usage
+from turnkeep.dialect.statements import Bytes
+from turnkeep.tables import entries
 
 
 def usage(pasts: Iterable[Past]) -> Usage:
@@ -82,3 +85,15 @@ def test_no_byte_of_an_attachment_is_read(
         costs.append(sum("SELECT" in each and "turnkeep_" in each for each in seen))
         assert not [each for each in seen if "turnkeep_blobs.data" in each]
     assert costs == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [((3, 35, 0), "length(CAST(turnkeep_entries.payload AS BLOB))"),
+     ((3, 43, 0), "octet_length(turnkeep_entries.payload)")],
+)  # fmt: skip
+def test_sqlite_tells_the_size_of_a_text_without_reading_it_where_it_can(
+    version: tuple[int, ...], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sqlite3.sqlite_version_info", version)
+    assert str(Bytes(entries.c.payload).compile(dialect=sqlite.dialect())) == text

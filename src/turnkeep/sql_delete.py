@@ -9,7 +9,7 @@ waits for them, and judge in a new statement by what is there after that.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, select
+from sqlalchemy import BigInteger, Connection, bindparam, cast, delete, select
 
 from turnkeep.dialect.statements import NS, as_bytes, chunks, has
 from turnkeep.tables import attachments, blobs, entries, sessions
@@ -31,7 +31,8 @@ DELETE_ATTACHMENTS = (
 DELETE_ENTRIES = delete(entries).where(entries.c.namespace == NS, entries.c.session_id.in_(SIDS))
 DELETE_SESSIONS = delete(sessions).where(sessions.c.namespace == NS, sessions.c.id.in_(SIDS))
 LOCK_BLOBS = select(blobs.c.digest).where(*IN_BLOBS).order_by(blobs.c.digest).with_for_update()
-DROP_BLOBS = delete(blobs).where(*IN_BLOBS, IS_UNUSED).returning(blobs.c.size)
+SIZE = cast(blobs.c.size, BigInteger)  # a number: SQLite holds what another put there
+DROP_BLOBS = delete(blobs).where(*IN_BLOBS, IS_UNUSED).returning(SIZE)
 
 
 class Deleted(NamedTuple):

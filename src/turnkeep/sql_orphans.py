@@ -24,7 +24,7 @@ from sqlalchemy.types import BigInteger
 
 from turnkeep import sql_retention
 from turnkeep.dialect.statements import NS, ONE, Bytes, has
-from turnkeep.sql_delete import IS_UNUSED, drop_blobs
+from turnkeep.sql_delete import IS_UNUSED, SIZE, drop_blobs
 from turnkeep.tables import attachments, blobs, entries, metadata, sessions
 
 Place: TypeAlias = tuple[Any, ...]
@@ -85,7 +85,7 @@ ATTACHMENTS = Orphans(
     ),
     literal_column("0"),
 )
-BLOBS = Orphans(blobs, (b"",), IS_UNUSED, blobs.c.size)
+BLOBS = Orphans(blobs, (b"",), IS_UNUSED, SIZE)
 
 
 def _first_of(table: Table) -> ColumnElement[int]:
