@@ -36,6 +36,7 @@ class Statement(NamedTuple):
     order: Any = None
     binary: bool = False
     """Whether psycopg is to ask for its rows in binary."""
+    gives_rows: bool = False
 
     def arranged(self, values: Values) -> Any:
         """*values* as the driver takes them."""
@@ -47,13 +48,13 @@ def statement(source: Prepared | ClauseElement, dialect: Dialect, **several: int
     if isinstance(source, Prepared):
         compiled = source.compile(dialect)
         order = _in_order(compiled.order, compiled.given)
-        return Statement(compiled.text, order, bool(compiled.options))
+        return Statement(compiled.text, order, bool(compiled.options), compiled.gives_rows)
     made: Any = source.compile(dialect=dialect)
     given = {name: value for name, value in made.params.items() if value is not None}
     if several:
         lists = {name: [b""] * count for name, count in several.items()}
         made = made.construct_expanded_state(dict.fromkeys(made.params, "") | lists)
-        return Statement(made.statement, _in_order(made.positiontup, {}))
+        return Statement(made.statement, _in_order(made.positiontup, {}), gives_rows=True)
     return Statement(str(made), _in_order(made.positiontup if made.positional else None, given))
 
 
@@ -210,7 +211,8 @@ class BarePostgres(Bare):
         yield self.extend_all, values
 
     def _places(self, place: Values) -> Values:
-        return {f"{name}s": [value] for name, value in place.items()}
+        texts = {**place, "digest": place["digest"].hex()}
+        return {f"{k}s": [None if v is None else str(v)] for k, v in texts.items()}
 
 
 class BareSqlite(Bare):

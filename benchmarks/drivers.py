@@ -35,7 +35,7 @@ class SyncDriver:
                     cursor.executemany(statement.text, [statement.arranged(v) for v in values])
                 else:
                     cursor.execute(statement.text, statement.arranged(values))
-                rows = cursor.fetchall() if cursor.description else None
+                rows = cursor.fetchall() if statement.gives_rows else None
                 cursor.close()
         except StopIteration as done:
             return done.value
@@ -64,7 +64,7 @@ class AsyncDriver:
                     await cursor.executemany(statement.text, arranged)
                 else:
                     await cursor.execute(statement.text, statement.arranged(values))
-                rows = await cursor.fetchall() if cursor.description else None
+                rows = await cursor.fetchall() if statement.gives_rows else None
                 await cursor.close()
         except StopIteration as done:
             return done.value

@@ -98,7 +98,8 @@ def append(
     scope: Scope, id: str, entry: Entry, idempotency_key: str | None, expected_position: int | None
 ) -> Call[int]:
     """Append one entry."""
-    return _write(scope, id, [entry], [idempotency_key], expected_position)
+    keys = None if idempotency_key is None else [idempotency_key]
+    return _write(scope, id, [entry], keys, expected_position)
 
 
 def extend(
@@ -253,7 +254,7 @@ def _write(
     expected = optional("expected_position", expected_position)
     several = (
         batch.header is not None
-        or any(row.attachments for row in batch.rows)
+        or batch.lifts
         or (len(batch.rows) > 1 and any(row.key for row in batch.rows))
     )
     work = partial(sql.write, session=scope.session(id), batch=batch, expected=expected)

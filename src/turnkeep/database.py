@@ -243,9 +243,9 @@ class Database:
 
     def _transact(self, connection: Connection, mode: Mode, work: Callable[[Connection], T]) -> T:
         """Do *work* in the transaction that *mode* asks for."""
-        options = {**self._options, **self.dialect.options(connection, mode)}
-        if options:
-            connection.execution_options(**options)
+        options = self.dialect.options(connection, mode)
+        if options or self._options:
+            connection.execution_options(**self._options, **options)
         self._begin_work()
         try:
             try:

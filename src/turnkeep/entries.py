@@ -390,6 +390,8 @@ def key_fault(key: object) -> str | None:
         return f"is a str, not {type(key).__qualname__}"
     if not key:
         return "is empty"
+    if key.isascii() and len(key) <= MAX_KEY_BYTES and "\0" not in key:
+        return None
     if not json.is_storable(key):
         return "holds a NUL or an unpaired surrogate"
     if json.size(key) > MAX_KEY_BYTES:
@@ -397,14 +399,14 @@ def key_fault(key: object) -> str | None:
     return None
 
 
-def check_entry(entry: object, path: str) -> Entry:
-    """*entry*, if it is of one of the classes here: no store could give back another.
+def check_entry(entry: object, path: str) -> None:
+    """Nothing, if *entry* is of one of the classes here: no store could give back another.
 
     Raises:
         InvalidEntry: it is not.
     """
     if type(entry) in _TYPES or type(entry) is UnknownEntry:
-        return cast("Entry", entry)
+        return
     what = type(entry).__qualname__
     raise InvalidEntry(path, f"is an Entry, not {what}: Entry.from_dict makes one")
 

@@ -42,7 +42,7 @@ class Prepared:
         cursor: Any = connection.connection.cursor(**options)
         try:
             cursor.execute(compiled.text, compiled.arranged(parameters))
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if compiled.gives_rows else []
         finally:
             cursor.close()
 
@@ -76,7 +76,7 @@ class Prepared:
             options = {"binary": True} if self._binary_result else {}
         order = list(compiled.positiontup) if compiled.positional else None
         given = {name: value for name, value in compiled.params.items() if value is not None}
-        return Compiled(text, order, given, options)
+        return Compiled(text, order, given, options, gives_rows=_gives_rows(self._statement))
 
 
 def _gives_binary(connection: Connection) -> bool:
@@ -91,6 +91,11 @@ def _gives_binary(connection: Connection) -> bool:
     return not issubclass(driver.cursor_factory, ClientCursor)
 
 
+def _gives_rows(statement: Any) -> bool:
+    """Whether *statement* does; to ask a cursor of psycopg costs more than to fetch them."""
+    return bool(statement.is_select or statement.returning_column_descriptions)
+
+
 class Compiled:
     """The SQL for one driver and schema."""
 
@@ -100,8 +105,11 @@ class Compiled:
         order: list[str] | None,
         given: dict[str, object],
         options: dict[str, bool],
+        *,
+        gives_rows: bool,
     ) -> None:
         self.text = text
+        self.gives_rows = gives_rows
         self.options = options
         self.order = order
         self.given = given  # parameters that the compiler adds, such as SQLite's offset of 0

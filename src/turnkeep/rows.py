@@ -46,6 +46,7 @@ def to_batch(
     header: Header | None = None
     rows: list[Row] = []
     latest = ""
+    lifts = False
     for i, entry in enumerate(entries):
         place = "$" if len(entries) == 1 else f"$[{i}]"
         check_entry(entry, place)
@@ -59,8 +60,9 @@ def to_batch(
             continue
         row = to_row(entry, place, limits, keys[i], latest)
         latest = row.recorded_at or latest
+        lifts = lifts or bool(row.attachments)
         rows.append(row)
-    return Batch(header, keys[0] if header else None, rows)
+    return Batch(header, keys[0] if header else None, rows, lifts)
 
 
 def to_row(

@@ -68,6 +68,8 @@ class Batch(NamedTuple):
     header: Header | None
     header_key: str | None
     rows: Sequence[Row]
+    lifts: bool
+    """Whether bytes were lifted out of any of them."""
 
 
 class Place(NamedTuple):
@@ -291,7 +293,7 @@ def write(connection: Connection, session: Parameters, batch: Batch, expected: i
         last = dialect.of(connection).extend(connection, session, rows, expected)
     if last is None:
         return _why_not(connection, session, rows, expected)
-    if any(row.attachments for row in rows):
+    if batch.lifts:
         _attach(connection, session, last - len(rows) + 1, rows)
     return last
 
@@ -315,7 +317,8 @@ def create(
             raise Again("the session was begun anew meanwhile")
         raise SessionExists(_id(session))
     for some in _portions(rows):
-        write(connection, session, Batch(None, None, some), None)
+        lifts = any(row.attachments for row in some)
+        write(connection, session, Batch(None, None, some, lifts), None)
 
 
 def last_position(connection: Connection, session: Parameters, expected: int | None) -> int:

@@ -66,10 +66,12 @@ def unprepared(connection: Connection) -> AbstractContextManager[None]:
 
     It asks once for each connection of the driver's. An engine whose URL says a number may prepare.
     """
+    is_mixed: bool | None = connection.info.get(_KEY)
+    if is_mixed is False:
+        return _NOTHING
     driver: Any = connection.connection.driver_connection
     if getattr(driver, OPTION, None) is None:  # it is turned off, or the driver is another
         return _NOTHING
-    is_mixed: bool | None = connection.info.get(_KEY)
     if is_mixed is None:
         is_mixed = OPTION not in connection.engine.url.query and _is_pooled(connection, driver)
         connection.info[_KEY] = is_mixed

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from datetime import datetime
+from inspect import signature
 from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import (
@@ -32,6 +33,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateSchema, ExecutableDDLElement
 from sqlalchemy.sql.dml import Update
@@ -58,6 +60,11 @@ _FIELDS = AttachmentRow._fields
 
 _READ_ONLY = "25006"
 """The SQLSTATE of a write in a transaction, or on a server, that only reads."""
+
+# What comes back to the pool in autocommit has nothing to roll back; SQLAlchemy knows since 2.0.43.
+_NO_ROLLBACK = dict.fromkeys(
+    {"skip_autocommit_rollback"} & {*signature(DefaultDialect).parameters}, True
+)
 
 T = TypeVar("T")
 
@@ -206,10 +213,9 @@ class Postgres:
 
     def options(self, connection: Connection, mode: Mode) -> dict[str, Any]:
         """The isolation level, which the driver says when it begins."""
-        level = self._isolation[mode]
-        if level == "AUTOCOMMIT" and self.is_autocommit(connection):
+        if (mode is Mode.READ or mode is Mode.APPEND) and self.is_autocommit(connection):
             return {}
-        return {"isolation_level": level}
+        return {"isolation_level": self._isolation[mode]}
 
     def errors(self, dbapi: Any) -> tuple[type[Exception], ...]:
         """Asyncpg's own too, since some versions of SQLAlchemy let some of them pass."""
@@ -229,7 +235,11 @@ class Postgres:
 
     def engine_arguments(self, url: URL, timeout: float) -> tuple[URL, dict[str, Any]]:
         """A connection commits each statement by itself unless a transaction is asked for."""
-        options: dict[str, Any] = {"pool_timeout": timeout, "isolation_level": "AUTOCOMMIT"}
+        options: dict[str, Any] = {
+            "pool_timeout": timeout,
+            "isolation_level": "AUTOCOMMIT",
+            **_NO_ROLLBACK,
+        }
         if url.get_driver_name() == "asyncpg":
             wait = {} if "timeout" in url.query else {"timeout": timeout}
             given = {**wait, **pooler.asyncpg_arguments(url)}
