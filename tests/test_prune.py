@@ -420,7 +420,8 @@ def test_a_session_that_another_is_writing_is_passed_over(
 ) -> None:
     """Nobody waits, and it can go next time."""
     bounds(monkeypatch, rows=1)
-    with SQLStore(postgres_url, migrate=True) as store:
+    impatient = postgres_url.update_query_dict({"options": "-c lock_timeout=5s"})
+    with SQLStore(impatient, migrate=True) as store:
         remember(store, [aged(i) for i in range(3)])
         engine = create_engine(postgres_url)
         with engine.connect() as connection, connection.begin() as transaction:

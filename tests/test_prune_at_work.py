@@ -40,7 +40,7 @@ def crew() -> Iterator[Crew]:
 @pytest.mark.parametrize(
     ("count", "rows"),
     [
-        pytest.param(2_000, 100, id="short"),
+        pytest.param(2_000, 250, id="short"),
         pytest.param(100_000, sql_retention.ROWS, id="long", marks=pytest.mark.slow),
     ],
 )
