@@ -159,9 +159,12 @@ def test_by_the_clock_of_the_server(postgres_url: Any, monkeypatch: pytest.Monke
 
 def test_only_this_namespace_is_looked_at(store: SQLStore) -> None:
     names = ["", "other", "third"]
+    old, new = with_files(aged(0), POOL[0]), aged(1)
     for name in names:
-        remember(store.with_namespace(name), [with_files(aged(0), POOL[0]), aged(1)])
-    assert store.with_namespace("other").prune(keep_last=1).sessions == 1
+        remember(store.with_namespace(name), [old, new])
+    other = store.with_namespace("other")
+    assert other.prune(keep_last=1, dry_run=True) == gone([old], [])
+    assert other.prune(keep_last=1) == gone([old], [])
     assert [len(store.with_namespace(name).list()) for name in names] == [2, 1, 2]
     assert store.read("s0")[2] == said("look", POOL[0])
     assert all(is_sound(store.with_namespace(name)) for name in names)

@@ -8,7 +8,7 @@ from sqlalchemy.dialects import sqlite
 
 from conftest import Backend
 from contention import said
-from inspection import statements
+from inspection import raw, statements
 from retaining import POOL, Past, aged, own_namespace, pasts, remember, with_files
 from turnkeep import DirectoryUsage, SQLStore, Stats, Usage
 from turnkeep.dialect.statements import Bytes
@@ -57,6 +57,26 @@ def test_what_sharing_saves_is_what_would_be_there_twice(store: SQLStore) -> Non
     first, second = stats.by_cwd
     assert (first.cwd, first.stored_bytes, first.saved_bytes) == ("/a", len(a) + len(b), 0)
     assert (second.cwd, second.stored_bytes, second.saved_bytes) == ("/b", len(a), len(a))
+
+
+def test_only_this_namespace_is_counted(store: SQLStore) -> None:
+    """Though others have the same ids, directories and bytes."""
+    all_of_them = [with_files(aged(i), POOL[0]) for i in range(3)]
+    for number, name in enumerate(["", "other", "third"]):
+        remember(store.with_namespace(name), all_of_them[number:])
+    for number, name in enumerate(["", "other", "third"]):
+        mine = vars(usage(all_of_them[number:]))
+        directory = DirectoryUsage(cwd="/a", **mine)
+        assert store.with_namespace(name).stats() == Stats(by_cwd=[directory], **mine)
+
+
+def test_bytes_that_no_attachment_names_are_not_counted(store: SQLStore) -> None:
+    """Though another namespace has them: `collect_orphans` says how many they are."""
+    for name in ("", "other"):
+        remember(store.with_namespace(name), [with_files(aged(0), POOL[0])])
+    raw(store, "DELETE FROM turnkeep_attachments WHERE namespace = ''")
+    assert (store.stats().attachments, store.stats().stored_bytes) == (0, 0)
+    assert store.with_namespace("other").stats().stored_bytes == len(POOL[0])
 
 
 def test_an_empty_namespace_has_nothing(store: SQLStore) -> None:
