@@ -498,10 +498,12 @@ def test_sessions_are_continued_and_listed_by_directory(home: Home) -> None:
 
 
 def _tick(home: Home, id: str) -> None:
-    """Wait till a change would have a later `updated` than session *id* has."""
+    """Wait till a change would have a later `updated` than session *id* has: files have the time
+    of the last tick of the kernel, which may be every 10 ms.
+    """
     [updated] = [header.updated for header in home.store.list() if header.id == id]
     assert updated is not None
-    while datetime.now(UTC) <= updated + timedelta(milliseconds=5):
+    while datetime.now(UTC) <= updated + timedelta(milliseconds=20):
         pass
 
 
