@@ -11,6 +11,7 @@ at the end of its loop and made anew in the next; to a borrowed one the host see
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, ClassVar, TypeVar
 
@@ -21,6 +22,9 @@ from turnkeep.database import Database
 from turnkeep.errors import Unavailable
 
 T = TypeVar("T")
+
+BREATH = 0.0001
+"""How many seconds the loop leaves to threads between two cancellations of one call."""
 
 
 class AsyncDatabase(Database):
@@ -60,6 +64,30 @@ class AsyncDatabase(Database):
             if task in self._working and not task.cancelling() and not self.is_in_memory:
                 task.cancel()
             raise
+
+    async def see_through(self, work: Callable[..., T], *args: Any) -> T:
+        """Run *work*, on a connection of the app's, in a task of its own, which is cancelled, once,
+        when the caller is. He leaves at its end, since the connection is his: cancelled a second
+        time, SQLAlchemy and aiosqlite would leave it neither open nor closed.
+        """
+        task = asyncio.create_task(greenlet_spawn(work, *args))
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                # In memory SQLAlchemy would drop the connection, and all data with it.
+                if cancelled is None and not self.is_in_memory:
+                    task.cancel()
+                elif cancelled is not None:
+                    # anyio cancels again and again, and would leave aiosqlite's thread no turn.
+                    time.sleep(BREATH)
+                cancelled = error
+        if cancelled is None:
+            return task.result()
+        if not task.cancelled():
+            task.exception()  # which nobody misses
+        raise cancelled
 
     async def aclose(self) -> None:
         """As `close`, when all calls have ended; it goes on when the caller is cancelled."""

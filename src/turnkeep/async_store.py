@@ -12,7 +12,6 @@ from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from sqlalchemy import URL
-from sqlalchemy.util import greenlet_spawn
 
 from turnkeep import calls, retention, verification
 from turnkeep.async_database import AsyncDatabase
@@ -263,8 +262,8 @@ class AsyncSQLStore:
     def using(self, connection: "AsyncConnection") -> "AsyncSQLStore":
         """As `SQLStore.using`, with an AsyncConnection; not awaited.
 
-        A call runs in the caller's own task there: cancelling it ends what the app's transaction
-        was doing, and may cost it its connection.
+        A caller who is cancelled leaves when what ran on the connection has ended. It may cost the
+        app the connection: SQLAlchemy closes one on which a statement is cancelled.
         """
         given = getattr(connection, "sync_connection", None)
         if given is None:
@@ -333,7 +332,7 @@ class AsyncSQLStore:
     async def _run(self, call: Call[T]) -> T:
         if self._joined is None:
             return await self._database.spawn(self._database.run, call)
-        return await greenlet_spawn(self._joined.run, call)
+        return await self._database.see_through(self._joined.run, call)
 
     async def _drive(self, plan: Plan[T]) -> T:
         """Run *plan*, each of whose calls is awaited."""
