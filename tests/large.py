@@ -22,7 +22,7 @@ from turnkeep.calls import Call, Scope
 from turnkeep.dialect import Mode
 from turnkeep.history import Attachment
 from turnkeep.history_rows import to_rows
-from turnkeep.rows import Limits
+from turnkeep.limits import Limits
 from turnkeep.sql import create
 from turnkeep.transcript import Said, new_header
 

@@ -29,10 +29,10 @@ from turnkeep.errors import (
 )
 from turnkeep.history import Attachment, History, Message, Thinking, Tokens, ToolCall
 from turnkeep.jsonl import JSONLStore
+from turnkeep.limits import Limits
 from turnkeep.loader import AsyncLoader, Loader
 from turnkeep.protocols import AsyncStore, Store
 from turnkeep.retention import Pruned
-from turnkeep.rows import Limits
 from turnkeep.session import AsyncSession, Session
 from turnkeep.snapshot import Snapshot
 from turnkeep.stats import DirectoryUsage, Stats, Usage

@@ -23,10 +23,10 @@ from turnkeep.errors import InvalidArgument
 from turnkeep.folder import Dir
 from turnkeep.folder_calls import Progress, export_folder, import_folder
 from turnkeep.history import History
+from turnkeep.limits import Limits
 from turnkeep.plans import Plan, drive, drive_async
 from turnkeep.protocols import Entries, Headers
 from turnkeep.retention import Pruned, PruneProgress
-from turnkeep.rows import Limits
 from turnkeep.stats import Stats, stats
 from turnkeep.verification import Finding, Orphans, Verified
 

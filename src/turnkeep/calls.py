@@ -6,8 +6,9 @@ connection is free again.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -20,9 +21,9 @@ from turnkeep.entries import Entry, Header, MessageEntry, key_fault
 from turnkeep.errors import Corrupt, InvalidArgument, UnknownSession
 from turnkeep.history import History
 from turnkeep.history_rows import to_rows
+from turnkeep.limits import Limits, check_limits
 from turnkeep.payload import is_storable
 from turnkeep.plans import Request
-from turnkeep.rows import Limits
 from turnkeep.transcript import Said, new_header, to_history
 
 T = TypeVar("T")
@@ -64,13 +65,14 @@ class Page:
 class AttachmentInfo:
     """An attachment of a session without its bytes: where it is, and what.
 
-    `mime` and `filename` are those that the message says, None where it says none. `size` is in
-    bytes, `digest` is the sha256 of the bytes in hex.
+    `mime` and `filename` are those that the message says, None where it says none, or has a NUL, an
+    unpaired surrogate or more than 1,000 characters there. `size` is in bytes, `digest` is the
+    sha256 of the bytes in hex.
     """
 
     position: int
-    mime: str | None
-    filename: str | None
+    mime: str | None = field(repr=False)
+    filename: str | None = field(repr=False)
     size: int
     digest: str
 
@@ -83,8 +85,7 @@ class Scope:
     limits: Limits
 
     def __post_init__(self) -> None:
-        if not isinstance(self.limits, Limits):
-            raise InvalidArgument("limits", f"is Limits, not {type(self.limits).__qualname__}")
+        check_limits(self.limits)
         is_empty = type(self.namespace) is str and not self.namespace
         if not is_empty and (fault := key_fault(self.namespace)):
             raise InvalidArgument("namespace", fault)
@@ -171,9 +172,11 @@ def list_sessions(
     seen: tuple[datetime, str] | None = None
     if before is not None:
         updated = before.updated if isinstance(before, Header) else None
-        if not isinstance(updated, datetime) or updated.tzinfo is None:
+        with suppress(OverflowError):  # in a zone, the first and the last day have none in UTC
+            if isinstance(updated, datetime) and updated.tzinfo is not None:
+                seen = (updated.astimezone(UTC), before.id)
+        if seen is None:
             raise InvalidArgument("before", "is a Header that list() gave, the last one seen")
-        seen = (updated, before.id)
     wanted = optional("limit", limit)
     if not is_possible_cwd(cwd) or wanted == 0:
         return Call(Mode.READ, None, lambda _: [])
@@ -256,6 +259,7 @@ def _write(
         batch.header is not None
         or batch.lifts
         or (len(batch.rows) > 1 and any(row.key for row in batch.rows))
+        or sql.takes_several(batch.rows)
     )
     work = partial(sql.write, session=scope.session(id), batch=batch, expected=expected)
     return Call(Mode.WRITE if several else Mode.APPEND, work, int)

@@ -11,6 +11,7 @@ then the folder holds the old history, and some files more that it doesn't name.
 
 import errno
 import hashlib
+import io
 import os
 import re
 import stat
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import BinaryIO, Self, TypeAlias
+from typing import Any, BinaryIO, Self, TypeAlias
 
 from turnkeep.errors import HistoryError
 from turnkeep.message import Attachment
@@ -39,6 +40,7 @@ _REASONS = {
     errno.ELOOP: "is a link",
     errno.EISDIR: "is no regular file",
     errno.ENXIO: "is no regular file",
+    errno.EFBIG: "has grown while it was read",
 }
 
 
@@ -119,6 +121,15 @@ class FolderReader:
             while some := read(opened, file, 1 << 20):
                 digest.update(some)
         return digest.hexdigest()
+
+    def size(self, file: str) -> int:
+        """How many bytes the attachment *file* has.
+
+        Raises:
+            HistoryError: as `attachment`.
+        """
+        with self._open_attachment(file) as opened:
+            return os.fstat(opened.fileno()).st_size
 
     def _open_attachment(self, file: str) -> BinaryIO:
         named = _FILE.fullmatch(file)
@@ -253,12 +264,39 @@ def _sync(folder: int) -> None:
             raise
 
 
+class _Regular(io.FileIO):
+    """An open file, of which no more is read than there was when it was opened: it may grow for as
+    long as it is read.
+    """
+
+    def __init__(self, opened: int) -> None:
+        super().__init__(opened)
+        self._left = os.fstat(opened).st_size
+
+    def readinto(self, buffer: Any) -> int | None:
+        count = super().readinto(buffer)
+        self._take(count or 0)
+        return count
+
+    def readall(self) -> bytes:
+        parts = []
+        while part := super().read(self._left + 1):
+            self._take(len(part))
+            parts.append(part)
+        return b"".join(parts)
+
+    def _take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise OSError(errno.EFBIG, "grows")
+
+
 def _open_regular(path: str | Path, dir_fd: int | None = None) -> BinaryIO:
     opened = os.open(path, _READ, dir_fd=dir_fd)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise OSError(errno.EISDIR, "not a regular file")
-        return os.fdopen(opened, "rb")
+        return io.BufferedReader(_Regular(opened))
     except BaseException:
         os.close(opened)
         raise

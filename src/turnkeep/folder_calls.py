@@ -144,7 +144,7 @@ def import_folder(
     noted = progress or _unnoted
     MessageEntry({}, recorded_at)  # an InvalidEntry before all the rest
     with FolderReader(dir) as folder:
-        known = history_stream.survey(folder, lambda done: noted(done, None))
+        known = history_stream.survey(folder, lambda done: noted(done, None), scope.limits)
     count = known.said.count
     begin = new_header(known.said, **header)
     rows.to_batch(begin.id, [begin], None, scope.limits)
@@ -159,7 +159,7 @@ def import_folder(
     def work(connection: Connection) -> None:
         with (
             FolderReader(dir) as folder,
-            closing(history_stream.messages(folder, known)) as messages,
+            closing(history_stream.messages(folder, known, scope.limits)) as messages,
             closing(written(messages)) as made,
         ):
             session = scope.session(begin.id)

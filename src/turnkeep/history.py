@@ -12,7 +12,8 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -85,12 +86,13 @@ class History:
         Of a key that occurs twice the last one counts; a UTF-8 byte order mark is skipped.
 
         Raises:
-            HistoryError: it is not JSON in UTF-8, not a history, or has attachments in files, which
-                `load` reads; names the place.
+            HistoryError: it is not JSON in UTF-8, not a history, too large for the memory, or has
+                attachments in files, which `load` reads; names the place.
         """
         if not isinstance(json, str | bytes):
             raise HistoryError(f"a history's JSON is a str or bytes, not {type(json).__name__}")
-        return cls.from_dict(decode(json))
+        with _held("history"):
+            return cls._from_dict(decode(json), None)
 
     @classmethod
     def from_dict(cls, raw: Json, dir: Dir | None = None) -> Self:
@@ -119,7 +121,9 @@ class History:
                 attachment is missing, a link, unreadable or not what it was; names the file.
         """
         with FolderReader(dir) as folder:
-            return cls._from_dict(decode(folder.history(), str(folder.path / HISTORY_FILE)), folder)
+            name = str(folder.path / HISTORY_FILE)
+            with _held(name):
+                return cls._from_dict(decode(folder.history(), name), folder)
 
     @classmethod
     def _from_dict(cls, raw: Json, folder: FolderReader | None) -> Self:
@@ -220,6 +224,15 @@ class History:
 
     def __repr__(self) -> str:
         return f"<History, {len(self.messages)} messages>"
+
+
+@contextmanager
+def _held(name: str) -> Iterator[None]:
+    """Say of what *name* is that it is too large, where memory ends."""
+    try:
+        yield
+    except MemoryError:
+        raise HistoryError(f"{name}: is too large to be held in memory") from None
 
 
 def check_version(version: object) -> None:

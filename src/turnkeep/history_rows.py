@@ -15,10 +15,10 @@ from turnkeep.dialect import Row
 from turnkeep.entries import MessageEntry, from_row
 from turnkeep.errors import Corrupt
 from turnkeep.lifting import Lifted, with_texts
+from turnkeep.limits import Limits
 from turnkeep.message import Attachment, Message
 from turnkeep.message_dialects.riffer import OWN
 from turnkeep.payload import JsonObject
-from turnkeep.rows import Limits
 from turnkeep.sql import Found, FoundRow
 from turnkeep.transcript import EntryWriter
 
@@ -39,7 +39,7 @@ def to_rows(messages: Iterable[Message], recorded_at: str | None, limits: Limits
             bare = replace(message, attachments=tuple(map(_without_bytes, message.attachments)))
         row = rows.to_row(writer.entry_of(bare), f"$[{position}]", limits)
         lifted = tuple(_with_bytes(each, message) for each in row.attachments)
-        rows.check_attachments(lifted, f"$[{position}]", limits)
+        limits.check_attachments(lifted, f"$[{position}]")
         yield row._replace(attachments=lifted)
 
 

@@ -6,15 +6,16 @@ it, attachments included, and notes which list of messages is the one that count
 these, and tells by a digest of the file when it is no longer the same.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
 
-from turnkeep.errors import HistoryError
+from turnkeep.errors import HistoryError, InvalidEntry
 from turnkeep.folder import HISTORY_FILE, FolderReader
 from turnkeep.history import check_order, check_version
-from turnkeep.json_stream import Items, JsonStream, NotJson
+from turnkeep.json_stream import Items, JsonStream, NotJson, NotRead
+from turnkeep.limits import Limits
 from turnkeep.message import Message
 from turnkeep.message_json import Read, message_from_dict
 from turnkeep.payload import Json
@@ -34,16 +35,26 @@ class Survey(NamedTuple):
     """The SHA-256 of the file."""
 
 
-def survey(folder: FolderReader, noted: Callable[[int], object]) -> Survey:
+def survey(
+    folder: FolderReader, noted: Callable[[int], object], limits: Limits | None = None
+) -> Survey:
     """Check the history in *folder*; *noted* is told now and then how many messages are.
 
     Raises:
         HistoryError: there is none, for the same reasons as in `History.load`.
+        InvalidEntry: an attachment is larger than *limits*; `$[i]` is the entry of message i - 1.
     """
     # Only the digest of an attachment is wanted, and once, however many messages name its file.
     digest = lru_cache(10_000)(folder.digest)
+    size = lru_cache(10_000)(folder.size)
+
+    def read(file: str) -> tuple[bytes, str]:
+        if limits is not None and (fault := limits.fault_of_attachment(size(file), 0)):
+            raise _TooLarge(fault)
+        return b"", digest(file)
+
     version: object = None
-    found: Said | HistoryError = HistoryError("messages: is a list, not NoneType")
+    found: Said | HistoryError | InvalidEntry = HistoryError("messages: is a list, not NoneType")
     which = -1
     with _opened(folder) as text:
         for key, value in text.members():
@@ -52,36 +63,85 @@ def survey(folder: FolderReader, noted: Callable[[int], object]) -> Survey:
             elif key == "messages":
                 which += 1
                 # Kept for later: the same key may come once more, and then this one is ignored.
-                found = _checked(value, lambda name: (b"", digest(name)), noted)
+                found = _checked(value, read, noted)
     if text.kind is not dict:
         raise HistoryError(f"history: is a JSON object (a dict), not {text.kind.__name__}")
     check_version(version)
-    if isinstance(found, HistoryError):
+    if isinstance(found, HistoryError | InvalidEntry):
         raise found
     noted(found.count)
     return Survey(found, which, text.digest)
 
 
-def messages(folder: FolderReader, known: Survey) -> Generator[Message, None, None]:
+def messages(
+    folder: FolderReader, known: Survey, limits: Limits | None = None
+) -> Generator[Message, None, None]:
     """The messages of the history in *folder*, of which *known* is the survey.
 
     Raises:
         HistoryError: the folder is no longer as it was; perhaps not before the last message.
+        InvalidEntry: the attachments of a message are larger than *limits*.
     """
     which = -1
+    held: dict[str, tuple[bytes, str]] = {}
     with _opened(folder) as text:
         for key, value in text.members():
             which += key == "messages"
             if key == "messages" and which == known.which and isinstance(value, Items):
                 for index, raw in enumerate(value):
-                    yield message_from_dict(raw, f"messages[{index}]", folder.attachment)
+                    read = _Reader(folder, limits, held)
+                    yield _built(raw, index, read)
+                    held = read.held
     if text.digest != known.digest:
         raise HistoryError(f"{folder.path / HISTORY_FILE}: has changed since it was checked")
 
 
+class _TooLarge(Exception):
+    """An attachment is too large; says why."""
+
+
+class _Reader:
+    """Reads the attachments of one message, each file once, however often it is named there.
+
+    What the message before it had, *before*, is not read again either: some conversations carry one
+    picture along.
+    """
+
+    def __init__(
+        self,
+        folder: FolderReader,
+        limits: Limits | None,
+        before: Mapping[str, tuple[bytes, str]],
+    ) -> None:
+        self.held: dict[str, tuple[bytes, str]] = {}
+        self._folder = folder
+        self._limits = limits
+        self._before = before
+        self._total = 0
+
+    def __call__(self, file: str) -> tuple[bytes, str]:
+        found = self.held.get(file) or self._before.get(file)
+        size = self._folder.size(file) if found is None else len(found[0])
+        self._total += size
+        # Before it is read: the size of a file costs nothing, even on the disk.
+        if self._limits and (fault := self._limits.fault_of_attachment(size, self._total)):
+            raise _TooLarge(fault)
+        self.held[file] = found or self._folder.attachment(file)
+        return self.held[file]
+
+
+def _built(raw: Json, index: int, read: Read) -> Message:
+    """The message *raw*, which stands at *index*."""
+    try:
+        return message_from_dict(raw, f"messages[{index}]", read)
+    except _TooLarge as error:
+        fault = str(error)
+    raise InvalidEntry(f"$[{index + 1}]", fault)
+
+
 def _checked(
     value: "Json | Items", read: Read, noted: Callable[[int], object]
-) -> Said | HistoryError:
+) -> Said | HistoryError | InvalidEntry:
     """What the list of messages *value* says, or what is wrong with it."""
     if not isinstance(value, Items) or value.kind is not list:
         kind = value.kind if isinstance(value, Items) else type(value)
@@ -92,13 +152,13 @@ def _checked(
         for index, raw in enumerate(value):
             if index and index % NOTE_EVERY == 0:
                 noted(index)
-            message = message_from_dict(raw, f"messages[{index}]", read)
+            message = _built(raw, index, read)
             said.add(message)
             yield message
 
     try:
         check_order(added())
-    except HistoryError as error:
+    except (HistoryError, InvalidEntry) as error:
         return error
     return said
 
@@ -111,9 +171,11 @@ def _opened(folder: FolderReader) -> Iterator[JsonStream]:
         try:
             yield JsonStream(file, name)
         except NotJson as error:
-            reason = f"is not valid JSON: {error}"
+            fault = f"{name} is not valid JSON: {error}"
+        except NotRead as error:
+            fault = str(error)
         except MemoryError:
-            reason = "holds a message that is too large to be held in memory"
+            fault = f"{name} holds a message that is too large to be held in memory"
         else:
             return
-    raise HistoryError(f"{name} {reason}")
+    raise HistoryError(fault)

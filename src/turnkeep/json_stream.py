@@ -12,7 +12,7 @@ from json import JSONDecodeError
 from typing import BinaryIO
 
 from turnkeep import payload
-from turnkeep.errors import InvalidEntry
+from turnkeep.errors import HistoryError, InvalidEntry
 from turnkeep.folder import read
 from turnkeep.payload import Json
 
@@ -28,6 +28,10 @@ _WORD = re.compile(rb'[^ \t\n\r,:"{}\[\]]*+')
 
 class NotJson(Exception):
     """The text is no JSON; says why, and where."""
+
+
+class NotRead(Exception):
+    """The file can't be read; says why. It is no HistoryError, which could be that of a message."""
 
 
 class JsonStream:
@@ -59,7 +63,7 @@ class JsonStream:
 
         Raises:
             NotJson: it is none, perhaps not before the last member.
-            HistoryError: the file can't be read.
+            NotRead: the file can't be read.
         """
         while len(self._buffer) < len(_BOM) and self._more():
             pass
@@ -182,7 +186,13 @@ class JsonStream:
         self._gone += self._at
         self._at = 0
         # Twice as much each time, or the search for the end of a long string would take for ever.
-        some = read(self._file, self._name, max(_LEAST, len(self._buffer)))
+        fault = ""
+        try:
+            some = read(self._file, self._name, max(_LEAST, len(self._buffer)))
+        except HistoryError as error:
+            fault = str(error)
+        if fault:
+            raise NotRead(fault)
         self._read.update(some)
         self._buffer += some
         return bool(some)

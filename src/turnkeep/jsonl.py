@@ -32,6 +32,7 @@ from turnkeep.errors import (
     Unavailable,
     UnknownSession,
 )
+from turnkeep.limits import Limits, check_limits
 from turnkeep.payload import decode, encode
 
 Entries: TypeAlias = List[Entry]
@@ -74,20 +75,28 @@ class JSONLStore:
 
     Args:
         home: The folder in which `.riffer` lies or is made; None is the user's own home.
+        limits: How large what `append` takes may be; what a SQLStore takes by default fits in here,
+            and the other way round. A file is read whatever is in it.
 
     Raises:
-        InvalidArgument: *home* can't be a folder's path.
+        InvalidArgument: *home* can't be a folder's path, or *limits* are none.
         Unavailable: By every method: a file or folder can't be read, made or written (permissions,
             a full disk); the OSError is its cause. An append that raises it has written nothing.
     """
 
-    def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        home: str | os.PathLike[str] | None = None,
+        *,
+        limits: Limits = Limits(),  # noqa: B008 (frozen)
+    ) -> None:
         try:
             self._home = Path.home() if home is None else Path(home).absolute()
             if b"\0" in os.fsencode(self._home):
                 raise ValueError("holds a NUL")
         except (TypeError, ValueError):
             raise InvalidArgument("home", "is the path of a folder") from None
+        self._limits = check_limits(limits)
         self._root = self._home / ".riffer" / "sessions"
         self._tails: dict[str, _Tail] = {}
 
@@ -107,7 +116,7 @@ class JSONLStore:
         Raises:
             UnknownSession: *entry* is no Header and there is no such session.
             SessionExists: The session begins with another header, or with an entry that is none.
-            InvalidEntry: *entry* is no Entry, or a Header of another id.
+            InvalidEntry: *entry* is no Entry, is too large, or is a Header of another id.
             InvalidArgument: *id* can't name a file.
         """
         if fault := _fault(id):
@@ -115,6 +124,7 @@ class JSONLStore:
         check_entry(entry, "$")
         if isinstance(entry, Header) and entry.id != id:
             raise InvalidEntry("$.id", f"is not the id of the session, {id!r}")
+        self._limits.lifted(entry, "$")
         with _lock(id), self._reachable():
             return self._begin(entry) if isinstance(entry, Header) else self._go_on(id, entry)
 
@@ -182,9 +192,9 @@ class JSONLStore:
     def _create(self, header: Header) -> BufferedReader:
         path = self._root / _slug(header.cwd) / f"{header.id}.jsonl"
         missing = [folder for folder in path.parents if not folder.exists()]
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for made in missing:
-            _sync(made.parent)
+        for folder in reversed(missing):  # each its owner's alone, which `parents=True` doesn't do
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _sync(folder.parent)
         try:
             return _open(path, _APPEND | os.O_CREAT | os.O_EXCL)
         except FileExistsError:

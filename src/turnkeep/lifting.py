@@ -8,6 +8,10 @@ beside its `format`. That one rule covers the messages of riffer, Anthropic, Ope
 LangChain and MCP. What stood before the base64 stays in the payload; where it stood is kept as a
 path beside it, not as a marker in the message, so that nothing a user writes can be taken for one.
 What is lifted is put back to the same text, since only text that its bytes reproduce is lifted.
+
+A path, a media type and a name stand in the database once for each attachment, where the message
+may have them once for thousands: so what has a longer path than any framework's stays where it is,
+and a longer media type or name is not noted beside the bytes.
 """
 
 import re
@@ -25,6 +29,12 @@ Path: TypeAlias = tuple[str | int, ...]
 BYTES_KEYS = ("data", "base64", "bytes")
 MEDIA_TYPE_KEYS = ("mime", "media_type", "mime_type", "mimeType")
 NAME_KEYS = ("filename", "file_name", "name", "display_name")
+
+MAX_PATH = 10_000
+"""How many characters the path of what is lifted may have, as it is stored."""
+
+MAX_NOTE = 1000
+"""How many characters a media type or a name may have to be noted."""
 
 # Text without this holds nothing to lift, which is told much faster than by a walk: a string that
 # begins a data URI, or one under such a key. It is certain, since canonical JSON has no spaces and
@@ -53,15 +63,14 @@ def lift(payload: str) -> tuple[str, tuple[Lifted, ...]]:
     value: Any = json.decode(payload)
     lifted, stays = [], []
     for path, parent, key, prefix, text, mime in _candidates(value):
-        data = _decoded(text)
-        if data is None:
+        way = _short_path(path)
+        data = None if way is None else _decoded(text)
+        if way is None or data is None:
             continue
         stays.append((parent, key, prefix))
         beside = parent if isinstance(parent, dict) else {}
         name = next((beside[k] for k in NAME_KEYS if k in beside), None)
-        lifted.append(
-            Lifted(path_text(path), data, sha256(data).digest(), _plain(mime), _plain(name))
-        )
+        lifted.append(Lifted(way, data, sha256(data).digest(), _plain(mime), _plain(name)))
     for parent, key, prefix in stays:  # only now: what is beside a text tells what it is
         parent[key] = prefix
     return (json.encode_again(value), tuple(lifted)) if lifted else (payload, ())
@@ -94,9 +103,12 @@ def with_texts(payload: str, texts: Iterable[tuple[str, str]]) -> Json:
     return value  # type: ignore[no-any-return]
 
 
-def path_text(path: Sequence[str | int]) -> str:
-    """A path as it is stored."""
-    return json.ascii_text(list(path))
+def _short_path(path: Sequence[str | int]) -> str | None:
+    """A path as it is stored; None where that is too long, which is not tried."""
+    if sum(len(step) for step in path if isinstance(step, str)) > MAX_PATH:
+        return None
+    text = json.ascii_text(list(path))
+    return text if len(text) <= MAX_PATH else None
 
 
 def base64_text(data: bytes) -> str:
@@ -156,4 +168,6 @@ def _decoded(text: str) -> bytes | None:
 
 def _plain(text: Json) -> str | None:
     """*text* where a column can hold it: it is for people, the message has it exactly."""
-    return text if isinstance(text, str) and text and json.is_storable(text) else None
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_NOTE:
+        return None
+    return text if json.is_storable(text) else None

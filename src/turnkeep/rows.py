@@ -3,27 +3,16 @@ before one begins.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from turnkeep import payload as json
 from turnkeep.dialect import Row
 from turnkeep.entries import Entry, Header, check_entry, from_row, key_fault, recorded_at
 from turnkeep.errors import Corrupt, InvalidArgument, InvalidEntry
-from turnkeep.lifting import Lifted, base64_text, lift, put_back
+from turnkeep.lifting import base64_text, put_back
+from turnkeep.limits import Limits, dotted
 from turnkeep.sql import Batch, Found, FoundRow, Place
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How large what is stored may be, in bytes."""
-
-    entry: int = 64 << 20
-    """An entry's JSON, without the attachments that are kept apart."""
-    attachment: int = 256 << 20
-    """One attachment."""
 
 
 def to_batch(
@@ -56,7 +45,7 @@ def to_batch(
             if entry.id != session:
                 raise InvalidEntry(f"{place}.id", f"is not the id of the session, {session!r}")
             header = entry
-            _check_size(place, entry.payload, limits)
+            limits.check_payload(entry, entry.payload, place)
             continue
         row = to_row(entry, place, limits, keys[i], latest)
         latest = row.recorded_at or latest
@@ -74,25 +63,9 @@ def to_row(
     Raises:
         InvalidEntry: it is too large.
     """
-    payload, attachments = lift(entry.payload)
-    _check_size(place, payload, limits)
-    check_attachments(attachments, place, limits)
+    payload, attachments = limits.lifted(entry, place)
     stamp = recorded_at(entry)
     return Row(entry.type, key, stamp and max(stamp, latest), payload, attachments)
-
-
-def check_attachments(attachments: Iterable[Lifted], place: str, limits: Limits) -> None:
-    """Nothing, if none of *attachments* is too large.
-
-    Raises:
-        InvalidEntry: one is.
-    """
-    for lifted in attachments:
-        if len(lifted.data) > limits.attachment:
-            raise InvalidEntry(
-                _dotted(lifted.path, place),
-                f"an attachment of {len(lifted.data)} bytes: the limit is {limits.attachment}",
-            )
 
 
 def from_rows(session: str, found: Found, *, data: bool) -> list[Entry]:
@@ -163,7 +136,7 @@ def lifted_texts(
             reason = (
                 f"the attachment of digest {digest.hex()} is missing, or its bytes are not those"
             )
-            raise Corrupt(session, row.position, _dotted(path), reason)
+            raise Corrupt(session, row.position, dotted(path), reason)
         lifted.append((path, texts[digest] if data else digest.hex()))
     return lifted
 
@@ -211,20 +184,3 @@ def _checked_keys(keys: Sequence[str | None] | None, count: int) -> Sequence[str
     if len(set(given)) < len(given):
         raise InvalidArgument("idempotency_keys", "one stands twice")
     return keys
-
-
-def _check_size(place: str, payload: str, limits: Limits) -> None:
-    size = json.size(payload)
-    if size > limits.entry:
-        raise InvalidEntry(place, f"an entry of {size} bytes: the limit is {limits.entry}")
-
-
-def _dotted(path: str, place: str = "$") -> str:
-    """A stored path, as errors write it; *place* is where it begins."""
-    dotted = place
-    try:
-        for step in json.decode(path):  # type: ignore[union-attr]
-            dotted = json.step(dotted, step)  # type: ignore[arg-type]
-    except (ValueError, TypeError):
-        return place
-    return dotted

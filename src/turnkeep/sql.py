@@ -8,11 +8,11 @@ rows of entries, in `rows`, outside the transaction.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -47,8 +47,18 @@ from turnkeep.prepared import Prepared
 from turnkeep.sql_delete import IN_BLOBS, drop_blobs
 from turnkeep.tables import Utc, attachments, blobs, entries, sessions, utc_text
 
+T = TypeVar("T")
+
 PORTION = 4 << 20
 """How many bytes are read or written at once, where a session may be larger than the memory."""
+
+BATCH = 64 << 20
+"""How many characters of entries one statement is given at the most, if they are not those of one:
+Postgres takes a message of 1 GiB, and has several copies of it in memory.
+"""
+
+ROW = 1000
+"""What a row counts for there besides its longest text."""
 
 ALL = 1 << 62
 """A limit that limits nothing."""
@@ -290,12 +300,17 @@ def write(connection: Connection, session: Parameters, batch: Batch, expected: i
             LOCKED_STATE.fetch(connection, session)
             if (settled := _settled(connection, session, rows)) is not None:
                 return settled
-        last = dialect.of(connection).extend(connection, session, rows, expected)
+        last = _extend(connection, session, rows, expected)
     if last is None:
         return _why_not(connection, session, rows, expected)
     if batch.lifts:
         _attach(connection, session, last - len(rows) + 1, rows)
     return last
+
+
+def takes_several(rows: Sequence[Row]) -> bool:
+    """Whether `write` needs more than one statement for the entries themselves."""
+    return len(rows) > 1 and sum(ROW + len(row.payload) for row in rows) > BATCH
 
 
 def create(
@@ -316,7 +331,7 @@ def create(
         if replace:
             raise Again("the session was begun anew meanwhile")
         raise SessionExists(_id(session))
-    for some in _portions(rows):
+    for some in _portions(rows, PORTION, AT_ONCE, _with_attachments):
         lifts = any(row.attachments for row in some)
         write(connection, session, Batch(None, None, some, lifts), None)
 
@@ -428,6 +443,26 @@ def list_attachments(connection: Connection, session: Parameters) -> Sequence[An
 def cwd_digest(cwd: str) -> bytes:
     """What a cwd is found by."""
     return hashlib.sha256(cwd.encode()).digest()
+
+
+def _extend(
+    connection: Connection, session: Parameters, rows: Sequence[Row], expected: int | None
+) -> int | None:
+    """Write *rows* by as few statements as take them; the last position, or None where they find no
+    place.
+    """
+    last: int | None = None
+    for some in _portions(rows, BATCH, len(rows), lambda row: ROW + len(row.payload)):
+        before, last = last, None
+        if len(some) == 1:
+            last = dialect.of(connection).append(connection, session, some[0], before or expected)
+        else:
+            last = dialect.of(connection).extend(connection, session, some, before or expected)
+        if last is None and before is not None:  # the first statement locked the session
+            raise Again("the session changed in the middle of a transaction")
+        if last is None:
+            break
+    return last
 
 
 def _begin(connection: Connection, session: Parameters, header: Header, row: Row) -> bool:
@@ -558,7 +593,8 @@ def _attach(connection: Connection, session: Parameters, first: int, rows: Seque
         for ordinal, lifted in enumerate(row.attachments)
     ]
     places.sort(key=attrgetter("digest"))
-    dialect.of(connection).attach(connection, session, places)
+    for some_places in _portions(places, BATCH, len(places), lambda place: ROW + len(place.path)):
+        dialect.of(connection).attach(connection, session, some_places)
 
 
 def _found(
@@ -581,18 +617,22 @@ def _id(session: Parameters) -> str:
     return str(session["sid"])
 
 
-def _portions(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
-    """*rows*, as many at a time as one statement takes and are a PORTION together, but one at
-    least.
-    """
-    some: list[Row] = []
+def _portions(
+    rows: Iterable[T], most: int, count: int, size_of: Callable[[T], int]
+) -> Iterator[Sequence[T]]:
+    """*rows*, up to *count* at a time which have the size *most* together, but one at least."""
+    some: list[T] = []
     size = 0
     for row in rows:
-        its_own = len(row.payload) + sum(len(lifted.data) for lifted in row.attachments)
-        if some and (len(some) == AT_ONCE or size + its_own > PORTION):
+        its_own = size_of(row)
+        if some and (len(some) == count or size + its_own > most):
             yield some
             some, size = [], 0
         some.append(row)
         size += its_own
     if some:
         yield some
+
+
+def _with_attachments(row: Row) -> int:
+    return len(row.payload) + sum(len(lifted.data) for lifted in row.attachments)

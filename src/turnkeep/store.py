@@ -19,10 +19,10 @@ from turnkeep.entries import Entry, Header
 from turnkeep.folder import Dir
 from turnkeep.folder_calls import Progress, export_folder, import_folder
 from turnkeep.history import History
+from turnkeep.limits import Limits
 from turnkeep.plans import drive
 from turnkeep.protocols import Entries, Headers
 from turnkeep.retention import Pruned, PruneProgress
-from turnkeep.rows import Limits
 from turnkeep.stats import Stats, stats
 from turnkeep.verification import Finding, Orphans, Verified
 
@@ -57,7 +57,7 @@ class SQLStore:
         schema: the Postgres schema of the tables; None is the connection's own. SQLite has none.
         migrate: whether the first use upgrades the database; None is the rule above.
         timeout: seconds to wait for a connection, and for a lock on SQLite.
-        limits: how large an entry and an attachment may be.
+        limits: how large what is written may be.
 
     Raises:
         InvalidArgument: one of these can't be used; a URL's driver is not installed.
