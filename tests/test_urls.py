@@ -17,7 +17,8 @@ from sqlalchemy import URL, create_engine, make_url, text
 from contention import together
 from migrating import begin
 from servers import PASSWORD, free_port
-from turnkeep import InvalidArgument, MessageEntry, SQLStore, Unavailable
+from turnkeep import AsyncSQLStore, InvalidArgument, MessageEntry, SQLStore, Unavailable
+from turnkeep.testing import Blocking
 
 SECRET = "Sesam-77"
 
@@ -357,3 +358,14 @@ def test_the_timeout_of_a_sqlite_url_comes_before_that_of_the_store(sqlite_url: 
         url = f"{sqlite_url}{options}"
         with SQLStore(url, timeout=2.5) as store, store._database.engine.connect() as connection:
             assert connection.scalar(text("PRAGMA busy_timeout")) == milliseconds
+
+
+def test_a_url_that_demands_tls_is_not_served_without(postgres_url: URL) -> None:
+    for mode in ("require", "verify-full"):
+        with SQLStore(postgres_url.update_query_dict({"sslmode": mode}), migrate=True) as store:
+            with pytest.raises(Unavailable):
+                store.list()
+        url = postgres_url.set(drivername="postgresql+asyncpg").update_query_dict({"ssl": mode})
+        with Blocking(lambda url=url: AsyncSQLStore(url, migrate=True)) as blocking:  # type: ignore[misc]
+            with pytest.raises(Unavailable):
+                blocking.list()

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -238,26 +239,41 @@ class Database:
                 if self.dialect.is_stale(connection):
                     connection.invalidate()
                     continue
-                return self._transact(connection, mode, work)
+                outcome = self._transact(connection, mode, work)
+            if not isinstance(outcome, _Failure):
+                return outcome
+            try:
+                raise outcome.error
+            finally:
+                del outcome  # else it and its traceback would hold one another
         raise Unavailable("the server ends every connection")
 
-    def _transact(self, connection: Connection, mode: Mode, work: Callable[[Connection], T]) -> T:
-        """Do *work* in the transaction that *mode* asks for."""
+    def _transact(
+        self, connection: Connection, mode: Mode, work: Callable[[Connection], T]
+    ) -> "T | _Failure":
+        """Do *work* in the transaction that *mode* asks for.
+
+        What it raises is given back: SQLAlchemy logs what goes wrong with the connection then,
+        together with the error that is being handled, whose text quotes values.
+        """
         options = self.dialect.options(connection, mode)
         if options or self._options:
             connection.execution_options(**self._options, **options)
         self._begin_work()
         try:
-            try:
-                with self.dialect.unprepared(connection):
-                    return self.dialect.run(connection, mode, self.timeout, work)
-            finally:
-                self._end_work()
-        except BaseException as error:
-            if self._is_spoilt(connection, error):
-                connection.invalidate()  # it must not go back to the pool
-            _let_go(error)
-            raise
+            with self.dialect.unprepared(connection):
+                return self.dialect.run(connection, mode, self.timeout, work)
+        except BaseException as error:  # noqa: BLE001 (raised when the connection is back)
+            failure = _Failure(error)
+        finally:
+            self._end_work()
+        if self._is_spoilt(connection, failure.error):
+            connection.invalidate()  # it must not go back to the pool
+        _let_go(failure.error)
+        try:
+            return failure
+        finally:
+            del failure  # as above
 
     def _begin_work(self) -> None:
         """From here on a call may be cancelled."""
@@ -300,6 +316,13 @@ class Database:
             self.engine.dispose(close=False)
         elif not isinstance(pool, NullPool) and not _is_empty(pool):
             self._left_pool = pool
+
+
+@dataclass(frozen=True, eq=False)
+class _Failure:
+    """What ended a piece of work."""
+
+    error: BaseException
 
 
 def _let_go(error: BaseException) -> None:

@@ -23,6 +23,7 @@ import platformdirs
 from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy import exc as sa_exc
 
+from turnkeep import logs
 from turnkeep.dialect import DIALECTS
 from turnkeep.errors import InvalidArgument, Unavailable
 
@@ -133,7 +134,8 @@ def _open(create: Callable[..., AnyEngine], url: URL, timeout: float, package: s
     try:
         url, options = dialect.engine_arguments(url, timeout)
         # Parameters are message content: SQLAlchemy would put them into its errors and logs.
-        engine = create(url, hide_parameters=True, **options)
+        names = {"logging_name": logs.NAME, "pool_logging_name": logs.NAME}
+        engine = create(url, hide_parameters=True, **names, **options)
     except InvalidArgument:
         raise
     except ImportError:
@@ -141,7 +143,9 @@ def _open(create: Callable[..., AnyEngine], url: URL, timeout: float, package: s
     except (sa_exc.ArgumentError, TypeError, ValueError):
         fault = "SQLAlchemy can't use it: look at its path and options"
     else:
-        dialect.configure(cast("Engine", getattr(engine, "sync_engine", engine)), timeout)
+        sync = cast("Engine", getattr(engine, "sync_engine", engine))
+        logs.hide(sync)
+        dialect.configure(sync, timeout)
         return engine
     raise InvalidArgument("url", fault)
 

@@ -3,8 +3,9 @@
 Every error is a `TurnkeepError`. Where a kind has a builtin meaning too (a bad value, an unknown
 key) it is also that builtin. Constructors take the facts, which stay readable as attributes, and
 build the message from them; the facts are the exception's `args`, so errors can be pickled from one
-process to another. No message holds a password or any part of a stored message: a driver's own text
-quotes values, so errors are raised `from None`.
+process to another. No message holds a password or any part of a stored message, and neither does
+any error behind it: a driver's text quotes values, and a decoder's error has the whole text. So
+ours are raised where those are no longer being handled.
 """
 
 

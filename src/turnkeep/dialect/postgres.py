@@ -22,6 +22,7 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
+    event,
     func,
     insert,
     inspect,
@@ -226,10 +227,12 @@ class Postgres:
         return (dbapi.Error, *own)
 
     def check_schema(self, schema: str | None) -> None:
-        """A name of up to 63 bytes; SQLAlchemy's translate map takes no square brackets."""
+        """A name of up to 63 bytes; SQLAlchemy's translate map takes no square brackets, and what
+        puts the drivers' parameters in place no percent signs.
+        """
         fault = None if schema is None else rights.name_fault(schema)
-        if fault is None and schema is not None and {*"[]"} & {*schema}:
-            fault = "holds a square bracket"
+        if fault is None and schema is not None and {*"[]%"} & {*schema}:
+            fault = "holds a square bracket or a percent sign"
         if fault:
             raise InvalidArgument("schema", fault)
 
@@ -254,8 +257,18 @@ class Postgres:
         given = {name: value for name, value in wanted.items() if name not in url.query}
         return url, {**options, "connect_args": {**given, **pooler.threshold(url)}}
 
-    def configure(self, engine: Engine, timeout: float) -> None:
-        """Nothing: what is set on a connection does not survive a pooler before the server."""
+    def configure(self, engine: Engine, timeout: float) -> None:  # noqa: ARG002
+        """Nothing on the server: what is set on a connection does not survive a pooler before it.
+
+        Notices are not taken: SQLAlchemy logs psycopg's, and a trigger of the host's may say in one
+        what is in a row.
+        """
+        if engine.dialect.driver == "asyncpg":  # nobody listens to its
+            return
+
+        @event.listens_for(engine, "connect")
+        def take_no_notice(_: object, record: Any) -> None:
+            record.driver_connection.pgconn.notice_handler = None
 
     def run(
         self,

@@ -8,14 +8,16 @@ known.
 
 import asyncio
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, TypeAlias, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, bindparam, event, func, insert, select, update
 from sqlalchemy.dialects import sqlite
@@ -38,6 +40,7 @@ from turnkeep.dialect.statements import (
     values_of,
 )
 from turnkeep.errors import Corrupt, InvalidArgument, SchemaError, TurnkeepError, Unavailable
+from turnkeep.logs import hide_thread
 from turnkeep.prepared import Prepared
 from turnkeep.tables import attachments, metadata, sessions, utc_text
 
@@ -59,6 +62,14 @@ _ARGUMENTS = {
     "uri",
 }
 """What SQLAlchemy hands from a URL to the driver; more are SQLite's own, in a file URI."""
+
+_REFUSED = (
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_TOOBIG,
+)
+"""What is wrong with a statement, or a host's table, not with the database as a whole."""
 
 _UNUSABLE = {
     sqlite3.SQLITE_CANTOPEN: "the file can't be opened: is it one, in a folder that is there?",
@@ -162,11 +173,19 @@ class Sqlite:
 
     def configure(self, engine: Engine, timeout: float) -> None:
         """Write-ahead log, so that readers and the writer don't wait for each other; no commit is
-        lost in a power cut.
+        lost in a power cut; a new file is its owner's alone.
         """
+        if not self.is_in_memory(engine.url):
+
+            @event.listens_for(engine, "do_connect")
+            def create(_dialect: object, _record: object, args: Any, options: Any) -> None:
+                _create_private(args[0], is_uri=bool(options.get("uri")))
 
         @event.listens_for(engine, "connect")
-        def set_up(connection: Any, _: object) -> None:
+        def set_up(connection: Any, record: Any) -> None:
+            if engine.dialect.is_async:
+                driver = record.driver_connection
+                hide_thread(getattr(driver, "_thread", driver))  # older ones are a thread
             cursor = connection.cursor()
             try:
                 _set_wal(cursor, timeout, partial(_sleep, connection))
@@ -333,7 +352,7 @@ class Sqlite:
                 "the database doesn't have the tables that this version needs: "
                 "run `turnkeep db upgrade` or call the store's upgrade()"
             )
-        if primary in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH):
+        if primary in _REFUSED:
             return TurnkeepError(f"the database refused a statement ({name})")
         if code is None and "decode to UTF-8" in str(cause):
             return TurnkeepError("a stored text is damaged: `turnkeep db verify` says which")
@@ -346,6 +365,21 @@ def _stands(session: Parameters, position: object, latest: object) -> tuple[int,
     if not isinstance(latest, str):
         raise Corrupt(str(session["sid"]), 0, "$", "its latest time can't be decoded")
     return counted(session, position), latest
+
+
+def _create_private(name: str, *, is_uri: bool) -> None:
+    """Make the file that SQLite is about to make, but so that nobody else can read it: SQLite lets
+    everybody whom the umask lets. What it puts beside the file has the same rights.
+    """
+    if is_uri and name.startswith("file:"):
+        parts = urlsplit(name)
+        mode = parse_qs(parts.query).get("mode", ["rwc"])[-1]
+        if mode != "rwc" or parts.netloc not in ("", "localhost"):
+            return
+        name = unquote(parts.path)
+    # Where there is one, or none can be made, SQLite finds that out too.
+    with suppress(OSError, ValueError):
+        os.close(os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _set_wal(cursor: Any, timeout: float, sleep: Callable[[float], None]) -> None:

@@ -6,6 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
@@ -204,11 +205,10 @@ def tool_call(id: Json, name: Json, arguments: Json, losses: Losses) -> list[Too
     if not isinstance(id, str) or not isinstance(name, str):
         losses.add("a tool call without an id or a name")
         return []
-    try:
+    with suppress(ValueError, HistoryError):
         return [ToolCall(id, name, _object(arguments))]
-    except (ValueError, HistoryError):
-        losses.add("a tool call whose arguments are no JSON object")
-        return [ToolCall(id, name, {"input": arguments})]
+    losses.add("a tool call whose arguments are no JSON object")
+    return [ToolCall(id, name, {"input": arguments})]
 
 
 def tokens(found: dict[str, Json]) -> Tokens | None:
