@@ -362,10 +362,10 @@ def test_the_timeout_of_a_sqlite_url_comes_before_that_of_the_store(sqlite_url: 
 
 def test_a_url_that_demands_tls_is_not_served_without(postgres_url: URL) -> None:
     for mode in ("require", "verify-full"):
-        with SQLStore(postgres_url.update_query_dict({"sslmode": mode}), migrate=True) as store:
-            with pytest.raises(Unavailable):
-                store.list()
-        url = postgres_url.set(drivername="postgresql+asyncpg").update_query_dict({"ssl": mode})
-        with Blocking(lambda url=url: AsyncSQLStore(url, migrate=True)) as blocking:  # type: ignore[misc]
-            with pytest.raises(Unavailable):
-                blocking.list()
+        url = postgres_url.update_query_dict({"sslmode": mode})
+        with SQLStore(url, migrate=True) as store, pytest.raises(Unavailable):
+            store.list()
+        other = postgres_url.set(drivername="postgresql+asyncpg").update_query_dict({"ssl": mode})
+        make = partial(AsyncSQLStore, other, migrate=True)
+        with Blocking(make) as blocking, pytest.raises(Unavailable):
+            blocking.list()
