@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from histories import full, histories, python, user
+from turnkeep import folder as folders
 from turnkeep.errors import HistoryError
 from turnkeep.folder import FolderReader, FolderWriter
 from turnkeep.history import Attachment, History, check_order, check_version
@@ -398,15 +399,15 @@ def test_a_file_that_cannot_be_read_is_named(
     error: BaseException, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = pictured(PICTURE).save(tmp_path)
-    real = os.fdopen
+    real = folders._open_regular
     for name in ("history.json", f"attachments/{PICTURE.stored_name}"):
 
-        def fdopen(opened: int, mode: str, name: str = name) -> Any:
-            file = real(opened, mode)
-            return Unreadable(file, error) if path_of(opened) == folder / name else file
+        def opened(path: str | Path, dir_fd: int | None = None, name: str = name) -> Any:
+            file = real(path, dir_fd)
+            return Unreadable(file, error) if Path(path).name == Path(name).name else file
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fdopen", fdopen)
+            patch.setattr(folders, "_open_regular", opened)
             with pytest.raises(HistoryError, match=said) as caught:
                 History.load(folder)
         assert name in str(caught.value)

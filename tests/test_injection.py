@@ -286,12 +286,12 @@ def test_the_name_of_a_schema_is_a_name(subject: Subject) -> None:
         assert [each.title for each in store.list()] == [name]
         store.close()
         made.append(name)
-    assert {"'; DROP TABLE turnkeep_sessions; --", '"', "$1", ":sid", "../x"} <= {*made}
+    assert {"'; DROP TABLE turnkeep_sessions; --", '"', "$1", ":sid", "%(sid)s", "../x"} <= {*made}
     tables = "SELECT schemaname FROM pg_tables WHERE tablename LIKE 'turnkeep%'"
     with subject.admin.connect() as connection:
         there = [*connection.scalars(text(tables))]
     assert sorted(there) == sorted(5 * [*made, "public"])
-    quoted = [name.replace('"', '""') for name in made]
+    quoted = [name.replace('"', '""').replace("%", "%%") for name in made]
     subject.run(*(f'DROP SCHEMA "{name}" CASCADE' for name in quoted))
     assert everything(subject) == before
 

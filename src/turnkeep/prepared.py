@@ -14,6 +14,8 @@ from typing import Any
 from sqlalchemy import Connection, Dialect
 from sqlalchemy.sql import ClauseElement
 
+_SCHEMA = "schema_to_be_put_in"
+
 
 class Prepared:
     """A *statement*, and what of it goes in binary where the driver has two formats.
@@ -64,16 +66,20 @@ class Prepared:
 
     def compile(self, dialect: Dialect, translated: Any = None) -> "Compiled":
         """The SQL for the driver of *dialect*, and for a map of schemas."""
+        schema = translated.get(None) if translated else None
         compiled: Any = self._statement.compile(
             dialect=dialect,
-            schema_translate_map=translated,
-            render_schema_translate=bool(translated),
+            schema_translate_map=None if schema is None else {None: _SCHEMA},
+            render_schema_translate=schema is not None,
         )
         text, options = str(compiled), {}
         if dialect.paramstyle == "pyformat":  # psycopg
             for name in self._binary:
                 text = text.replace(f"%({name})s", f"%({name})b")
             options = {"binary": True} if self._binary_result else {}
+        if schema is not None:
+            # Only now: what looks like a parameter in its name is none.
+            text = text.replace(f"{_SCHEMA}.", f"{dialect.identifier_preparer.quote(schema)}.")
         order = list(compiled.positiontup) if compiled.positional else None
         given = {name: value for name, value in compiled.params.items() if value is not None}
         return Compiled(text, order, given, options, gives_rows=_gives_rows(self._statement))

@@ -227,12 +227,10 @@ class Postgres:
         return (dbapi.Error, *own)
 
     def check_schema(self, schema: str | None) -> None:
-        """A name of up to 63 bytes; SQLAlchemy's translate map takes no square brackets, and what
-        puts the drivers' parameters in place no percent signs.
-        """
+        """A name of up to 63 bytes; SQLAlchemy's translate map takes no square brackets."""
         fault = None if schema is None else rights.name_fault(schema)
-        if fault is None and schema is not None and {*"[]%"} & {*schema}:
-            fault = "holds a square bracket or a percent sign"
+        if fault is None and schema is not None and {*"[]"} & {*schema}:
+            fault = "holds a square bracket"
         if fault:
             raise InvalidArgument("schema", fault)
 
