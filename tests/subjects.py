@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import URL, Connection, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.util import greenlet_spawn
@@ -35,6 +36,14 @@ DRIVERS = {
     "psycopg_async": "postgresql+psycopg_async",
     "asyncpg": "postgresql+asyncpg",
 }
+_PSYCOPG_ASYNC = pytest.param("psycopg_async", marks=pytest.mark.slow)
+ON_SQLITE = ("pysqlite", "aiosqlite")
+ON_POSTGRES = ("psycopg", _PSYCOPG_ASYNC, "asyncpg")
+ASYNC = ("aiosqlite", _PSYCOPG_ASYNC, "asyncpg")
+"""What tests are run on: by the async side of psycopg, whose errors are those of the sync one, only
+in their long form.
+"""
+
 TABLES = ("sessions", "entries", "blobs", "attachments")
 _numbers = itertools.count()
 

@@ -14,7 +14,7 @@ from sqlalchemy import URL, text
 
 from leaks import unwatched
 from servers import PostgresServer
-from subjects import DRIVERS, Subject
+from subjects import ON_POSTGRES, ON_SQLITE, Subject
 from turnkeep import (
     Attachment,
     Header,
@@ -85,7 +85,7 @@ IMPOSSIBLE = ("", "\0", "x\0y", "'\0", "\ud800", "z" * 256)
 _numbers = itertools.count()
 
 
-@pytest.fixture(params=DRIVERS)
+@pytest.fixture(params=[*ON_SQLITE, *ON_POSTGRES])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     """A store on each driver, beside a table of the host's."""
     if request.param in ("pysqlite", "aiosqlite"):
@@ -269,7 +269,7 @@ def test_an_impossible_id_finds_nothing_and_writes_nothing(subject: Subject) -> 
     assert not (subject.folder / "none").exists()
 
 
-@pytest.mark.parametrize("subject", ["psycopg", "psycopg_async", "asyncpg"], indirect=True)
+@pytest.mark.parametrize("subject", ON_POSTGRES, indirect=True)
 def test_the_name_of_a_schema_is_a_name(subject: Subject) -> None:
     before = bystander(subject)
     made = []

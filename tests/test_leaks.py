@@ -18,7 +18,9 @@ from sqlalchemy import URL, event
 from leaks import SECRET, watching
 from servers import PostgresServer, free_port
 from subjects import (
-    DRIVERS,
+    ASYNC,
+    ON_POSTGRES,
+    ON_SQLITE,
     READS,
     REFUSED,
     UPKEEP,
@@ -36,15 +38,15 @@ _numbers = itertools.count()
 ALL = {**WRITES, **READS, **REFUSED, **UPKEEP}
 
 
-@pytest.fixture(params=DRIVERS)
+@pytest.fixture(params=[*ON_SQLITE, *ON_POSTGRES])
 def driver(request: pytest.FixtureRequest) -> str:
     driver: str = request.param
     return driver
 
 
-SERVERS = pytest.mark.parametrize("driver", ["psycopg", "psycopg_async", "asyncpg"], indirect=True)
-FILES = pytest.mark.parametrize("driver", ["pysqlite", "aiosqlite"], indirect=True)
-LOOPS = pytest.mark.parametrize("driver", ["aiosqlite", "psycopg_async", "asyncpg"], indirect=True)
+SERVERS = pytest.mark.parametrize("driver", ON_POSTGRES, indirect=True)
+FILES = pytest.mark.parametrize("driver", ON_SQLITE, indirect=True)
+LOOPS = pytest.mark.parametrize("driver", ASYNC, indirect=True)
 
 
 @pytest.fixture
