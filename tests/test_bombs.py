@@ -159,7 +159,8 @@ def test_a_history_takes_so_many_times_its_size_in_memory(
 
 @pytest.mark.parametrize("door", FACTORS)
 def test_where_memory_ends_a_history_is_too_large(door: str, tmp_path: Path) -> None:
-    said = answers(door, 1, tmp_path, ["lists in arguments", "base64", "lists in lists"])
+    # Not one long text: msgspec doesn't look whether there was memory for it.
+    said = answers(door, 1, tmp_path, ["lists in arguments", "lists in lists"])
     if door == "import":
         assert said.pop("lists in lists") == ""  # of these it has one at a time
     for each in said.values():
