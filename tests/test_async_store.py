@@ -48,6 +48,7 @@ from turnkeep import (
     History,
     InvalidArgument,
     Loader,
+    Message,
     MessageEntry,
     SchemaError,
     Session,
@@ -549,6 +550,58 @@ def test_what_a_cancelled_call_held_is_free_when_it_has_ended(place: Place) -> N
         run(main)
     finally:
         gc.enable()
+
+
+WAYS = pytest.mark.parametrize("way", ["timeout", "scope"])
+
+
+@WAYS
+def test_a_cancelled_import_has_ended_when_the_app_has_its_connection_again(
+    place: Place, tmp_path: Path, way: str
+) -> None:
+    """So the app's commit stores all of it or nothing."""
+    folder = tmp_path / "history"
+    said = [Message(id=f"{number}", role="user", content="x" * 1000) for number in range(500)]
+    History(messages=tuple(said)).save(folder)
+
+    async def main() -> None:
+        engine = place.engine()
+        store = place.store(engine)
+        await store.list()
+        for turn in range(20):
+            async with engine.connect() as connection:
+                await connection.begin()
+                async with cancelled_after(random.uniform(0, 0.1), way) as outcome:
+                    await store.using(connection).import_folder(folder, cwd="/w", id=f"s{turn}")
+                assert asyncio.all_tasks() == {asyncio.current_task()}
+                if not connection.invalidated:
+                    await connection.commit()
+            count = len(await store.read(f"s{turn}"))
+            assert count == 501 or (count == 0 and not outcome.is_done)
+        await engine.dispose()
+
+    run(main)
+
+
+@WAYS
+def test_a_cancelled_call_of_a_session_has_ended_when_the_app_has_its_connection_again(
+    place: Place, way: str
+) -> None:
+    async def main() -> None:
+        engine = place.engine()
+        store = place.store(engine)
+        for _ in range(20):
+            async with engine.connect() as connection:
+                await connection.begin()
+                session = await AsyncLoader("/w", store=store.using(connection)).start("small")
+                async with cancelled_after(random.uniform(0, 0.01), way):
+                    await session.add_message({"role": "user", "content": "x" * 100_000})
+                assert asyncio.all_tasks() == {asyncio.current_task()}
+                await connection.rollback()
+        assert await store.list() == []
+        await engine.dispose()
+
+    run(main)
 
 
 async def settled(store: AsyncSQLStore) -> None:

@@ -65,29 +65,14 @@ class AsyncDatabase(Database):
                 task.cancel()
             raise
 
-    async def see_through(self, work: Callable[..., T], *args: Any) -> T:
+    async def join(self, work: Callable[..., T], *args: Any) -> T:
         """Run *work*, on a connection of the app's, in a task of its own, which is cancelled, once,
-        when the caller is. He leaves at its end, since the connection is his: cancelled a second
-        time, SQLAlchemy and aiosqlite would leave it neither open nor closed.
+        when the caller is: cancelled a second time, SQLAlchemy and aiosqlite would leave the
+        connection neither open nor closed.
         """
         task = asyncio.create_task(greenlet_spawn(work, *args))
-        cancelled: asyncio.CancelledError | None = None
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError as error:
-                # In memory SQLAlchemy would drop the connection, and all data with it.
-                if cancelled is None and not self.is_in_memory:
-                    task.cancel()
-                elif cancelled is not None:
-                    # anyio cancels again and again, and would leave aiosqlite's thread no turn.
-                    time.sleep(BREATH)
-                cancelled = error
-        if cancelled is None:
-            return task.result()
-        if not task.cancelled():
-            task.exception()  # which nobody misses
-        raise cancelled
+        # In memory SQLAlchemy would drop the connection, and all data with it.
+        return await see_through(task, _nothing if self.is_in_memory else task.cancel)
 
     async def aclose(self) -> None:
         """As `close`, when all calls have ended; it goes on when the caller is cancelled."""
@@ -199,3 +184,30 @@ async def outlive(task: asyncio.Task[T]) -> T:
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
         raise
     return task.result()
+
+
+async def see_through(task: asyncio.Task[T], cancel: Callable[[], object]) -> T:
+    """What *task* gives, which works on a connection of the app's. When the caller is cancelled,
+    *cancel* is called, once, and he leaves when the task has ended, since the connection is his
+    again then.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            if cancelled is None:
+                cancel()
+            else:
+                # anyio cancels again and again, and would leave aiosqlite's thread no turn.
+                time.sleep(BREATH)
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # which nobody misses
+    raise cancelled
+
+
+def _nothing() -> None:
+    """Let it go on."""

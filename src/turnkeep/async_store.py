@@ -4,7 +4,6 @@ they run on an event loop, in `async_database`.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 from sqlalchemy import URL
 
 from turnkeep import calls, retention, verification
-from turnkeep.async_database import AsyncDatabase
+from turnkeep.async_database import AsyncDatabase, see_through
 from turnkeep.calls import AttachmentInfo, Call, Page, Scope
 from turnkeep.database import Joined, Runner
 from turnkeep.engine import check_timeout, open_async_engine
@@ -332,7 +331,7 @@ class AsyncSQLStore:
     async def _run(self, call: Call[T]) -> T:
         if self._joined is None:
             return await self._database.spawn(self._database.run, call)
-        return await self._database.see_through(self._joined.run, call)
+        return await self._database.join(self._joined.run, call)
 
     async def _drive(self, plan: Plan[T]) -> T:
         """Run *plan*, each of whose calls is awaited."""
@@ -341,6 +340,9 @@ class AsyncSQLStore:
     async def _aside(self, work: Callable[[Runner], T]) -> T:
         """Do *work*, which reads or writes files, in a thread; the calls that it runs come here."""
         runner = _FromThread(self._run)
+        if self._joined is not None:
+            task = asyncio.create_task(asyncio.to_thread(work, runner))
+            return await see_through(task, runner.cancel)
         try:
             return await asyncio.to_thread(work, runner)
         except asyncio.CancelledError:
@@ -359,17 +361,27 @@ class _FromThread:
     def __init__(self, run: Callable[[Call[Any]], Coroutine[Any, Any, Any]]) -> None:
         self._run = run
         self._loop = asyncio.get_running_loop()
-        self._running: Future[Any] | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._is_cancelled = False
 
     def run(self, call: Call[T]) -> T:
-        self._running = asyncio.run_coroutine_threadsafe(self._run(call), self._loop)
-        if self._is_cancelled:
-            self._running.cancel()
-        found: T = self._running.result()
+        """What *call* gives; returns when it has ended, also where it was cancelled."""
+        found: T = asyncio.run_coroutine_threadsafe(self._go(call), self._loop).result()
         return found
 
     def cancel(self) -> None:
         self._is_cancelled = True
-        if self._running is not None:
-            self._running.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _go(self, call: Call[T]) -> T:
+        if self._is_cancelled:
+            raise asyncio.CancelledError
+        self._task = asyncio.current_task()
+        found: T = await self._run(call)
+        return found
+
+
+def is_joined(store: object) -> bool:
+    """Whether *store* works on a connection of the app's, which two calls can't share."""
+    return isinstance(store, AsyncSQLStore) and store._joined is not None

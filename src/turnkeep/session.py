@@ -4,7 +4,8 @@ import asyncio
 import threading
 from collections.abc import Mapping
 
-from turnkeep.async_database import outlive
+from turnkeep.async_database import outlive, see_through
+from turnkeep.async_store import is_joined
 from turnkeep.plans import Plan, drive, drive_async
 from turnkeep.recorder import Recorder
 from turnkeep.snapshot import Snapshot
@@ -91,7 +92,8 @@ class AsyncSession:
     """A live session, which an `AsyncLoader` made: as `Session`, awaited.
 
     Safe to use from several tasks. A call that is cancelled goes on behind its caller, and records
-    what happened; the next call waits for it.
+    what happened; the next call waits for it. Where the store works on a connection of the app's
+    (`using`), the caller waits too.
 
     Attributes:
         id: the session's.
@@ -142,7 +144,10 @@ class AsyncSession:
         await lock.acquire()
         task = asyncio.create_task(drive_async(plan, self._store))
         task.add_done_callback(lambda _: lock.release())
-        await outlive(task)
+        if is_joined(self._store):
+            await see_through(task, lambda: None)
+        else:
+            await outlive(task)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
