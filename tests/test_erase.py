@@ -13,7 +13,6 @@ from inspection import EMPTY, counts, raw
 from retaining import POOL, Past, aged, gone, remember, with_files
 from servers import wait_for
 from turnkeep import (
-    InvalidArgument,
     NotErased,
     Pruned,
     SQLStore,
@@ -244,10 +243,3 @@ def test_in_the_apps_transaction_it_is_undone_with_it(server_or_file: Backend) -
         connection.rollback()
     assert len(store.list()) == 6
     assert list(store.verify()) == []
-
-
-def test_progress_is_a_function(store: SQLStore) -> None:
-    remember(store, EVERYONE)
-    with pytest.raises(InvalidArgument, match=r"^progress: "):
-        store.erase_namespace(progress=5)  # type: ignore[arg-type]
-    assert len(store.list()) == 6

@@ -281,6 +281,7 @@ class AsyncSQLStore:
         self, *, progress: Callable[[int], object] | None = None
     ) -> AsyncIterator[Finding]:
         """As `SQLStore.verify`, for `async for`."""
+        calls.check_progress(progress, "a number")
         call: Call[Verified] | None = verification.verify(self._scope)
         seen = 0
         while call is not None:

@@ -246,6 +246,16 @@ def optional(name: str, value: int | None) -> int | None:
     return None if value is None else _number(name, value)
 
 
+def check_progress(progress: object, told: str) -> None:
+    """Nothing, if *progress* is None or may be called with what it is *told*.
+
+    Raises:
+        InvalidArgument: it is something else.
+    """
+    if progress is not None and not callable(progress):
+        raise InvalidArgument("progress", f"is a function of {told}, or None")
+
+
 def _write(
     scope: Scope,
     id: str,

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 from sqlalchemy import Connection
 
 from turnkeep import history_stream, rows, sql
-from turnkeep.calls import Call, Scope, ask, wanted
+from turnkeep.calls import Call, Scope, ask, check_progress, wanted
 from turnkeep.dialect import Mode, Parameters, Row
 from turnkeep.entries import MessageEntry, key_fault
 from turnkeep.errors import Conflict, UnknownSession
@@ -60,6 +60,7 @@ def export_folder(
     scope: Scope, id: str, dir: Dir, lossy: list[str] | None, progress: Progress | None
 ) -> Plan[Path]:
     """Write a session to a folder; wants calls to be run."""
+    check_progress(progress, "two numbers")
     if key_fault(id):
         raise UnknownSession(id)
     session = scope.session(id)
@@ -141,6 +142,7 @@ def import_folder(
     **header: Any,
 ) -> Call[str]:
     """Make a session of a folder, which is checked now."""
+    check_progress(progress, "two numbers")
     noted = progress or _unnoted
     MessageEntry({}, recorded_at)  # an InvalidEntry before all the rest
     with FolderReader(dir) as folder:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from turnkeep import sql_orphans
 from turnkeep import sql_retention as sql
-from turnkeep.calls import Scope, ask, is_possible_cwd, optional
+from turnkeep.calls import Scope, ask, check_progress, is_possible_cwd, optional
 from turnkeep.dialect import Mode
 from turnkeep.errors import InvalidArgument, NotErased
 from turnkeep.plans import Plan
@@ -124,8 +124,7 @@ class _Told:
     """
 
     def __init__(self, progress: PruneProgress | None) -> None:
-        if progress is not None and not callable(progress):
-            raise InvalidArgument("progress", "is a function of a Pruned, or None")
+        check_progress(progress, "a Pruned")
         self.pruned = Pruned()
         self.pause = 0.0
         self._progress = progress

@@ -311,6 +311,7 @@ class SQLStore:
             UnknownSession: there is no such session.
             Conflict: it was deleted or replaced while it was exported.
             HistoryError: as for `export_history` and `History.save`.
+            InvalidArgument: *progress* can't be called.
             OSError: something can't be written.
         """
         with closing(export_folder(self._scope, id, dir, lossy, progress)) as plan:
@@ -342,6 +343,7 @@ class SQLStore:
         Raises:
             HistoryError: as for `History.load`; or the folder changed meanwhile.
             SessionExists, InvalidEntry: as for `import_history`.
+            InvalidArgument: *progress* can't be called.
         """
         call = import_folder(
             self._scope,
@@ -375,7 +377,8 @@ class SQLStore:
 
         Which sessions go is settled at the beginning. What is changed after that stays: a session
         is judged again when it is locked, and one that another transaction is writing is passed
-        over. Inside `using(connection)` all of it is part of the app's transaction.
+        over. Inside `using(connection)` all of it is part of the app's transaction; at REPEATABLE
+        READ a session that changed since that began makes it Unavailable.
 
         Args:
             older_than: those that were last changed (`updated`) before this instant, or longer ago
@@ -390,7 +393,8 @@ class SQLStore:
 
         Raises:
             InvalidArgument: neither *older_than* nor *keep_last* is given, a datetime without a
-                time zone, or a negative value.
+                time zone, a negative value, a *dry_run* that is no bool, or a *progress* that can't
+                be called.
         """
         plan = retention.prune(
             self._scope,
@@ -425,7 +429,8 @@ class SQLStore:
     def stats(self) -> Stats:
         """How much the namespace holds, in all and by directory, in one state.
 
-        Reads through all rows but no attachment: some seconds for a million entries.
+        Reads through all rows but no attachment: some seconds for a million entries. Inside
+        `using(connection)` it is as much one state as the app's isolation level makes it.
         """
         return self._runner.run(stats(self._scope))
 
@@ -468,11 +473,16 @@ class SQLStore:
 
         It changes nothing, and may run beside writers: it reads a few megabytes at a time, or the
         largest attachment, each in a short transaction of one state, and gives findings as it comes
-        to them.
+        to them. Inside `using(connection)` they are of one state as far as the app's isolation
+        level makes it so: at READ COMMITTED a session that is begun anew meanwhile may be told of.
 
         Args:
             progress: is called now and then with how many rows were looked at.
+
+        Raises:
+            InvalidArgument: *progress* can't be called.
         """
+        calls.check_progress(progress, "a number")
         call: Call[Verified] | None = verification.verify(self._scope)
         seen = 0
         while call is not None:
