@@ -44,6 +44,45 @@ def test_an_option_goes_before_the_environment(tmp_path: Path) -> None:
         assert store.revision() == schema.head()
 
 
+DB = [
+    ["upgrade"],
+    ["current"],
+    ["check"],
+    ["verify"],
+    ["collect-orphans"],
+    ["grants", "--writer", "app"],
+]
+
+
+@pytest.mark.parametrize("command", DB, ids=" ".join)
+def test_a_database_is_named_before_a_command_or_behind_it_which_wins(
+    tmp_path: Path, command: list[str]
+) -> None:
+    """The group's, that of the environment too, is not looked at then."""
+    url = f"sqlite:///{tmp_path / 'chats.db'}"
+    assert invoke("db", "--url", url, "upgrade").exit_code == 0
+    nobody = "postgresql://nobody@127.0.0.1:1/none"
+    before = invoke("db", "--url", url, *command)
+    assert before.exit_code == (command[0] == "grants"), "SQLite has no roles"
+    behind = invoke("db", "--url", nobody, *command, "--url", url)
+    from_environment = invoke("db", *command, "--url", url, url=nobody)
+    assert behind.output == from_environment.output == before.output
+    other = invoke("db", "--url", url, *command, "--url", "nonsense")
+    assert (other.exit_code, other.output[:11]) == (1, "Error: url:")
+
+
+def test_a_schema_is_named_before_a_command_or_behind_it_which_wins(postgres_url: URL) -> None:
+    before, behind = ["db", "--schema", "one"], ["--schema", "two"]
+    assert "no tables" in invoke(*before, "current", url=postgres_url).output
+    assert invoke(*before, "upgrade", *behind, url=postgres_url).exit_code == 0
+    for command in (["db", "check", *behind], [*before, "check", *behind]):
+        assert invoke(*command, url=postgres_url).exit_code == 0
+    assert invoke(*before, "check", url=postgres_url).exit_code == 1
+    printed = invoke(*before, "grants", "--writer", "app", *behind, url=postgres_url).output
+    assert '"two".' in printed
+    assert '"one"' not in printed
+
+
 def test_a_schema_of_postgres_is_made(postgres_url: URL) -> None:
     assert invoke("db", "--schema", "Agents %", "upgrade", url=postgres_url).exit_code == 0
     assert invoke("db", "--schema", "Agents %", "check", url=postgres_url).exit_code == 0

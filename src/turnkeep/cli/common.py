@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -14,17 +14,48 @@ from turnkeep.store import SQLStore
 F = TypeVar("F", bound=Callable[..., Any])
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
+URL_HELP = "The database; without it a SQLite file in your data directory."
+SCHEMA_HELP = "The Postgres schema of the tables."
+
+
+class Place(NamedTuple):
+    """Which database a group of commands works on."""
+
+    url: str | None
+    schema: str | None
 
 
 def database_options(command: F) -> F:
-    """The options of a command that say which database it works on."""
-    url = click.option(
-        "--url",
-        envvar="TURNKEEP_URL",
-        show_envvar=True,
-        help="The database; without it a SQLite file in your data directory.",
-    )
-    return url(click.option("--schema", help="The Postgres schema of the tables.")(command))
+    """The options of a command or a group that say which database it works on."""
+    url = click.option("--url", envvar="TURNKEEP_URL", show_envvar=True, help=URL_HELP)
+    return url(click.option("--schema", help=SCHEMA_HELP)(command))
+
+
+def at_place(command: Callable[..., None]) -> Callable[..., None]:
+    """A command of a group whose object is a Place, which takes the same options too, and its own
+    win; it is given a Place.
+    """
+
+    # Without the environment, which the group's own option goes before.
+    @click.option("--url", help=URL_HELP)
+    @click.option("--schema", help=SCHEMA_HELP)
+    @functools.wraps(command)
+    def run(url: str | None, schema: str | None, **given: Any) -> None:
+        group: Place = click.get_current_context().obj
+        place = Place(group.url if url is None else url, group.schema if schema is None else schema)
+        command(place, **given)
+
+    return run
+
+
+def on_store(command: Callable[..., None]) -> Callable[..., None]:
+    """As `at_place`, but it is given the store."""
+
+    @functools.wraps(command)
+    def run(place: Place, **given: Any) -> None:
+        command(open_store(*place), **given)
+
+    return at_place(run)
 
 
 def open_store(url: str | None, schema: str | None, namespace: str = "") -> SQLStore:

@@ -3,8 +3,9 @@
 import click
 
 from turnkeep import schema as schemas
-from turnkeep.cli.common import database_options, in_one_line, open_store
-from turnkeep.dialect.rights import Roles
+from turnkeep.cli.common import Place, at_place, database_options, in_one_line, on_store
+from turnkeep.dialect import DIALECTS
+from turnkeep.engine import default_url, parse_url
 from turnkeep.store import SQLStore
 
 
@@ -12,8 +13,11 @@ from turnkeep.store import SQLStore
 @database_options
 @click.pass_context
 def db(context: click.Context, url: str | None, schema: str | None) -> None:
-    """The tables of a database: make them, look at them."""
-    context.obj = open_store(url, schema)
+    """The tables of a database: make them, look at them.
+
+    --url and --schema may stand behind the command too.
+    """
+    context.obj = Place(url, schema)
 
 
 @db.command()
@@ -22,7 +26,7 @@ def db(context: click.Context, url: str | None, schema: str | None) -> None:
     default=None,
     help="On Postgres, let a role see the namespace of its own name only, or no longer so.",
 )
-@click.pass_obj
+@on_store
 def upgrade(store: SQLStore, row_security: bool | None) -> None:  # noqa: FBT001
     """Make the tables, or bring them to this version's revision."""
     with in_one_line():
@@ -33,7 +37,7 @@ def upgrade(store: SQLStore, row_security: bool | None) -> None:  # noqa: FBT001
 
 
 @db.command()
-@click.pass_obj
+@on_store
 def current(store: SQLStore) -> None:
     """Say which revision the tables are at."""
     with in_one_line():
@@ -41,7 +45,7 @@ def current(store: SQLStore) -> None:
 
 
 @db.command()
-@click.pass_obj
+@on_store
 def check(store: SQLStore) -> None:
     """Fail unless the tables are those of this version."""
     with in_one_line():
@@ -54,9 +58,9 @@ def check(store: SQLStore) -> None:
 @click.option("--writer", metavar="ROLE", help="Appends, reads and deletes.")
 @click.option("--recorder", metavar="ROLE", help="Appends and reads.")
 @click.option("--tenants", metavar="ROLE", help="The group of those with a namespace each.")
-@click.pass_obj
+@at_place
 def grants(
-    store: SQLStore,
+    place: Place,
     owner: str | None,
     writer: str | None,
     recorder: str | None,
@@ -64,14 +68,16 @@ def grants(
 ) -> None:
     """Print the SQL that gives roles of Postgres their rights, for psql; nothing is run."""
     with in_one_line():
-        roles = Roles(owner, writer, recorder, tenants)
-        text = store._database.dialect.grants(roles, store._database.schema)
+        DIALECTS[parse_url(place.url or default_url()).get_backend_name()].check_roles()
+        text = schemas.grants(
+            owner=owner, writer=writer, recorder=recorder, tenants=tenants, schema=place.schema
+        )
     click.echo(f"BEGIN;\n\n{text}\nCOMMIT;")
 
 
 @db.command()
 @click.option("--namespace", help="Only this one; without it all that the database has.")
-@click.pass_obj
+@on_store
 def verify(store: SQLStore, namespace: str | None) -> None:
     """Look at every row, and fail where one can't be what was written; changes nothing."""
     count = 0
@@ -87,7 +93,7 @@ def verify(store: SQLStore, namespace: str | None) -> None:
 
 @db.command("collect-orphans")
 @click.option("--namespace", help="Only in this one; without it in all that the database has.")
-@click.pass_obj
+@on_store
 def collect_orphans(store: SQLStore, namespace: str | None) -> None:
     """Remove what verify finds that nobody can reach."""
     with in_one_line():

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.schema import ExecutableDDLElement
 
-from turnkeep.dialect.rights import Roles
 from turnkeep.lifting import Lifted
 from turnkeep.prepared import Prepared
 
@@ -121,8 +120,8 @@ class Dialect(Protocol):
         that it names where there is none.
         """
 
-    def grants(self, roles: Roles, schema: str | None) -> str:
-        """The SQL that gives *roles* their rights, or InvalidArgument where there are no roles."""
+    def check_roles(self) -> None:
+        """Raise InvalidArgument where there are no roles to give rights to."""
 
     def row_security(self) -> Sequence[ExecutableDDLElement]:
         """The statements that turn row security on for every table, or InvalidArgument where there

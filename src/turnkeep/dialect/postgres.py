@@ -294,9 +294,8 @@ class Postgres:
         if schema is not None and not inspect(connection).has_schema(schema):
             connection.execute(CreateSchema(schema))
 
-    def grants(self, roles: rights.Roles, schema: str | None) -> str:
-        """In one text."""
-        return rights.grants(roles, schema)
+    def check_roles(self) -> None:
+        """There are."""
 
     def row_security(self) -> Sequence[ExecutableDDLElement]:
         """By policies."""

@@ -28,7 +28,6 @@ from sqlalchemy.types import BigInteger, Text
 
 from turnkeep.dialect import statements
 from turnkeep.dialect.base import Again, AttachmentRow, Mode, Parameters, Row
-from turnkeep.dialect.rights import Roles
 from turnkeep.dialect.statements import (
     IN_SESSION,
     INSERT_ENTRY,
@@ -225,8 +224,8 @@ class Sqlite:
         if not _is_autocommit(connection):
             self.join(connection)
 
-    def grants(self, roles: Roles, schema: str | None) -> str:  # noqa: ARG002
-        """SQLite has no roles."""
+    def check_roles(self) -> None:
+        """SQLite has none."""
         raise InvalidArgument("url", "SQLite has no roles: who may open the file may do anything")
 
     def row_security(self) -> Sequence[ExecutableDDLElement]:
