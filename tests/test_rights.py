@@ -9,7 +9,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from alembic import op
+from alembic.operations import Operations
+from alembic.runtime.migration import MigrationContext
 from click.testing import CliRunner
 from sqlalchemy import URL, create_engine
 
@@ -395,6 +399,44 @@ def test_it_may_be_run_in_a_transaction_of_the_hosts(roles: Roles) -> None:
     with SQLStore(writer) as store:
         assert store.list() == []
     engine.dispose()
+
+
+def test_alembic_runs_it_by_psycopg_as_one_statement(roles: Roles) -> None:
+    """Where it takes what looks like a parameter for one."""
+    kinds = "owner", "writer", "recorder", "tenants"
+    names = {kind: f"{kind}_{next(_numbers)}" for kind in kinds}
+    _, writer, _, _ = (roles.add(name=name) for name in names.values())
+    engine = create_engine(roles.url)
+    with SQLStore(engine) as store:
+        store.upgrade(row_security=True)
+    with engine.begin() as connection, Operations.context(MigrationContext.configure(connection)):
+        op.execute(schema.grants(**names))
+    engine.dispose()
+    with SQLStore(writer) as store:
+        assert store.append("s", header("s")) == 0
+
+
+@pytest.mark.parametrize("kind", ["writer", "recorder", "tenants"])
+def test_the_owner_of_a_table_is_given_no_lesser_role(roles: Roles, kind: str) -> None:
+    """It would lose rights by which the database checks foreign keys."""
+    name = f'owner "{next(_numbers)}" \' %s'
+    owner = roles.add(name=name)
+    roles.grants("--owner", name)
+    with SQLStore(owner) as store:
+        store.upgrade(row_security=True)
+        for by in (owner, roles.url):
+            refused = 'owns a table, and can be its owner only: ".*"'
+            with pytest.raises(psycopg.errors.RaiseException, match=refused):
+                roles.grants(f"--{kind}", name, by=by)
+            assert store.extend("s", [header("s"), said("x", b"bytes")][by is not owner :])
+            assert store.prune(keep_last=0, dry_run=True).sessions == 1
+    for table in TABLES:
+        other = roles.add()
+        roles.run(f"ALTER TABLE {table} OWNER TO {other.username}")
+        assert other.username is not None
+        with pytest.raises(psycopg.errors.RaiseException, match=f"only: {other.username}\n"):
+            roles.grants(f"--{kind}", other.username)
+        roles.run(f"ALTER TABLE {table} OWNER TO CURRENT_USER")
 
 
 BAD = ["", "x" * 64, "ü" * 32, "nu\0l", "half \ud800", "pg_monitor", "public", "none", 7, b"x"]

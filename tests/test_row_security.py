@@ -7,7 +7,7 @@ of `turnkeep db grants` does not give.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
@@ -31,6 +31,7 @@ from roles import (
     use_in_every_way,
 )
 from servers import PostgresServer
+from test_cli import invoke
 from turnkeep import (
     Entry,
     SQLStore,
@@ -96,7 +97,7 @@ def test_a_namespace_is_a_tenants_by_every_byte_of_its_name(tenancy: Tenancy, na
             assert own.with_namespace(other).list() == []
             with pytest.raises(Unavailable, match="42501"):
                 own.with_namespace(other).append("t", header("t"))
-        assert own.namespaces() == [name]
+        assert len(own.list()) == 1
         assert len(writer.namespaces()) > 4
 
 
@@ -115,10 +116,7 @@ def test_a_store_of_anothers_namespace_is_empty_and_takes_nothing(
         assert store.get("s") is None
         assert store.list() == store.list("/w", limit=3) == []
         assert store.attachments("s") == []
-        assert store.namespaces() == []
         assert not store.delete("s")
-        assert store.prune(older_than=timedelta(0)).sessions == store.stats().sessions == 0
-        assert store.erase_namespace().sessions == store.collect_orphans().blobs == 0
         for id in ("s", "nobody"):
             with pytest.raises(UnknownSession):
                 store.append(id, said("x", MARK.encode()))
@@ -193,7 +191,6 @@ def test_it_holds_behind_a_pooler(postgres: PostgresServer, tenancy: Tenancy) ->
                     store.with_namespace(other).append("t", header("t"))
                 with pytest.raises(Unavailable, match="42501"):
                     joined.with_namespace(own).read("s")
-            assert store.namespaces() == [own]
             return written
 
         written = together(*(partial(work, place, 10) for place in range(3)))
@@ -500,6 +497,8 @@ SETTINGS = [
     f"SELECT set_config('role', {MARKED}, false)",
     f"SELECT set_config('session_authorization', {MARKED}, false)",
     "SET ROLE writer",
+    "SET ROLE <tenants>",
+    "SELECT set_config('role', '<tenants>', false)",
     "SET ROLE owner",
     "RESET ROLE",
     "RESET SESSION AUTHORIZATION",
@@ -527,8 +526,9 @@ SETTINGS = [
 
 def test_nothing_that_can_be_set_shows_more(two: Two) -> None:
     for setting in SETTINGS:
-        setting_ = setting.replace("writer", two.tenancy.names["writer"])
-        setting_ = setting_.replace("owner", two.tenancy.names["owner"])
+        names = two.tenancy.names
+        setting_ = setting.replace("writer", names["writer"]).replace("owner", names["owner"])
+        setting_ = setting_.replace("<tenants>", names["tenants"])
         with connected(two.other) as connection:
             refused = refusal(connection, setting_)
             found = []
@@ -596,7 +596,7 @@ def test_who_is_given_rights_and_no_policy_has_the_namespace_of_its_name(tenancy
     with SQLStore(tenancy.writer, namespace="a") as store:
         store.append("s", header("s"))
     with SQLStore(stranger, namespace="a") as store:
-        assert store.namespaces() == []
+        assert store.list() == []
         with pytest.raises(Unavailable, match="42501"):
             store.append("t", header("t"))
         own = store.with_namespace(name_of(stranger))
@@ -612,6 +612,187 @@ def test_who_is_given_rights_and_no_policy_has_the_namespace_of_its_name(tenancy
             store.append("t", header("t"))
 
 
+def verified(store: Any) -> list[Any]:
+    """All that `verify` finds, whichever kind of store it is."""
+    found = store.verify()
+    if not isinstance(found, AsyncIterator):
+        return list(found)
+
+    async def all_of_them() -> list[Any]:
+        return [finding async for finding in found]
+
+    return list(store._run(all_of_them))
+
+
+WHOLE: dict[str, Callable[[Any], object]] = {
+    "erase_namespace": lambda store: store.erase_namespace(),
+    "prune": lambda store: store.prune(older_than=timedelta(0)),
+    "prune by number": lambda store: store.prune(keep_last=0),
+    "a dry run": lambda store: store.prune(keep_last=0, dry_run=True),
+    "collect_orphans": lambda store: store.collect_orphans(),
+    "stats": lambda store: store.stats(),
+    "verify": verified,
+    "namespaces": lambda store: store.namespaces(),
+}
+"""What speaks of all rows of a namespace, or of the database."""
+DELETING = ["erase_namespace", "prune", "prune by number", "collect_orphans"]
+HIDES = (
+    r"^row security hides from this role what .* ha(s|ve): run this as the owner or the writer, or,"
+    " as a tenant, for the namespace of its own name$"
+)
+
+
+@pytest.mark.parametrize("schema", [None, 'we"ird %x'])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_who_may_not_see_all_rows_is_told_so_and_not_that_there_are_none(
+    roles: Roles, driver: str, schema: str | None
+) -> None:
+    """No proof that nothing is left stands on what a role is not shown."""
+    tenancy = Tenancy(roles, schema)
+    tenant, stranger = tenancy.tenant("b"), tenancy.stranger()
+    with tenancy.store(tenancy.writer, namespace="a") as store:
+        store.extend("s", [header("s", title=MARK), said(MARK, b"bytes")])
+    before = tenancy.dump()
+    for role in (tenant, stranger):
+        with DRIVERS[driver](role, schema=schema) as connected_store:
+            for (name, call), namespace in itertools.product(WHOLE.items(), ("a", "nobody's", "")):
+                with pytest.raises(Unavailable, match=HIDES) as error:
+                    call(connected_store.with_namespace(namespace))
+                assert MARK not in str(error.value), name
+    assert tenancy.dump() == before
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_who_may_see_all_rows_of_its_namespace_is_not(tenancy: Tenancy, name: str) -> None:
+    tenant = tenancy.tenant("a")
+    gate = tenancy.roles.add("p", "ALTER ROLE {} NOINHERIT", "GRANT a TO {}")
+    member = tenancy.roles.add("p", "GRANT {writer} TO {{}}".format(**tenancy.names))
+    beyond = tenancy.stranger("ALTER ROLE {} BYPASSRLS")
+    superuser = tenancy.roles.url
+    for role in (tenant, tenancy.writer, member, beyond, superuser, tenancy.owner):
+        with SQLStore(tenancy.writer, namespace="a") as writer:
+            writer.append("s", header("s"))
+        with SQLStore(role, namespace="a") as store:
+            if name == "namespaces" and role is tenant:
+                with pytest.raises(Unavailable, match=HIDES):
+                    store.namespaces()
+            else:
+                WHOLE[name](store)
+    with SQLStore(tenancy.owner, namespace="a") as store:
+        WHOLE[name](store)
+        assert len(store.list()) == (name not in ("erase_namespace", "prune", "prune by number"))
+    engine = create_engine(gate)
+    store = SQLStore(engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL ROLE a")
+        if name != "namespaces":
+            WHOLE[name](store.with_namespace("a").using(connection))
+        with pytest.raises(Unavailable, match=HIDES):
+            WHOLE[name](store.with_namespace("b").using(connection))
+    engine.dispose()
+
+
+def test_what_a_policy_of_somebody_elses_shows_is_asked_of_each_table_and_command(
+    tenancy: Tenancy,
+) -> None:
+    """One who may read all may count all, and not say that all is gone."""
+    reports = tenancy.stranger()
+    stores = [SQLStore(reports, namespace="a"), SQLStore(tenancy.writer, namespace="a")]
+    store, writer = stores
+    writer.append("s", header("s"))
+    for table in TABLES:
+        with pytest.raises(Unavailable, match=HIDES):
+            store.stats()
+        tenancy.roles.run(f"CREATE POLICY r ON {table} FOR SELECT TO PUBLIC USING (true)")
+    assert store.stats().sessions == 1
+    assert store.prune(keep_last=0, dry_run=True).sessions == 1
+    assert store.namespaces() == ["a"]
+    for name in DELETING:
+        with pytest.raises(Unavailable, match=HIDES):
+            WHOLE[name](store)
+    for table, command in itertools.product(TABLES, ("DELETE", "UPDATE")):
+        with pytest.raises(Unavailable, match=HIDES):
+            store.erase_namespace()
+        policy = f"CREATE POLICY {command} ON {table} FOR {command} TO {name_of(reports)}"
+        tenancy.roles.run(f"{policy} USING (true)")
+    assert store.erase_namespace().sessions == 1
+    for table in TABLES:
+        tenancy.roles.run(f"CREATE POLICY x ON {table} AS RESTRICTIVE USING (namespace < 'x')")
+        for each in stores:
+            with pytest.raises(Unavailable, match=HIDES):
+                each.stats()
+        with SQLStore(tenancy.owner) as owner:
+            assert owner.stats().sessions == 0
+        tenancy.roles.run(
+            f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY",
+        )
+        with SQLStore(tenancy.owner) as owner, pytest.raises(Unavailable, match=HIDES):
+            owner.stats()
+        tenancy.roles.run(
+            f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY", f"DROP POLICY x ON {table}"
+        )
+    for each in stores:
+        each.close()
+
+
+def test_the_command_line_says_so_too(tenancy: Tenancy) -> None:
+    tenant = tenancy.tenant("a")
+    with SQLStore(tenancy.writer, namespace="b") as writer:
+        writer.append("s", header("s"))
+    for command in (
+        ["db", "verify"],
+        ["db", "verify", "--namespace", "b"],
+        ["db", "collect-orphans"],
+        ["erase", "b", "--yes"],
+        ["erase", "b"],
+        ["prune", "--keep-last", "0", "--namespace", "b"],
+        ["stats", "--namespace", "b"],
+    ):
+        done = invoke(*command, url=tenant)
+        assert done.exit_code == 1, command
+        assert done.output.startswith("Error: row security hides from this role "), command
+    done = invoke("db", "verify", "--namespace", "a", url=tenant)
+    assert (done.exit_code, done.output) == (0, "sound\n")
+
+
+def test_the_group_of_the_tenants_has_no_namespace(tenancy: Tenancy) -> None:
+    """For each of them may take its role."""
+    group = tenancy.names["tenants"]
+    with SQLStore(tenancy.writer, namespace=group) as writer:
+        writer.append("s", header("s"))
+    for tenant in (tenancy.tenant("a"), tenancy.tenant("b")):
+        engine = create_engine(tenant)
+        store = SQLStore(engine, namespace=group)
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"SET LOCAL ROLE {group}")
+            joined = store.using(connection)
+            assert joined.list() == []
+            with pytest.raises(Unavailable, match="42501"):
+                joined.append("t", header("t"))
+            for call in WHOLE.values():
+                with pytest.raises(Unavailable, match=HIDES):
+                    call(joined)
+        engine.dispose()
+
+
+def test_a_policy_of_an_earlier_text_is_replaced_by_that_of_the_next(tenancy: Tenancy) -> None:
+    group = tenancy.names["tenants"]
+    tenancy.roles.run(
+        *(
+            f"ALTER POLICY turnkeep_tenants ON {table} USING (namespace = CURRENT_USER::text)"
+            for table in TABLES
+        )
+    )
+    tenancy.grant()
+    with connected(tenancy.roles.url) as connection:
+        found = connection.execute(
+            "SELECT pg_get_expr(polqual, polrelid) FROM pg_policy"
+            " WHERE polname = 'turnkeep_tenants'"
+        ).fetchall()
+    assert len(found) == len(TABLES)
+    assert all(f"'{group}'" in policy for (policy,) in found)
+
+
 SEES_MORE = r'^tenants who could see more than their namespace: "a b"\n'
 MEMBERSHIPS = {
     "the writer's": "GRANT {writer} TO {{}}",
@@ -619,6 +800,10 @@ MEMBERSHIPS = {
     "the owner's": "GRANT {owner} TO {{}}",
     "a superuser": "ALTER ROLE {{}} SUPERUSER",
     "beyond row security": "ALTER ROLE {{}} BYPASSRLS",
+    "makes roles": "ALTER ROLE {{}} CREATEROLE",
+    "of a superuser": "GRANT super TO {{}}",
+    "of one beyond row security": "GRANT beyond TO {{}}",
+    "of one that makes roles": "GRANT makes TO {{}}",
 }
 
 
@@ -627,6 +812,9 @@ def test_a_tenant_who_could_see_more_is_found_when_rights_are_given(
     tenancy: Tenancy, way: str
 ) -> None:
     tenancy.tenant("sound")
+    tenancy.roles.add("p", "ALTER ROLE {} SUPERUSER", name="super")
+    tenancy.roles.add("p", "ALTER ROLE {} BYPASSRLS", name="beyond")
+    tenancy.roles.add("p", "ALTER ROLE {} CREATEROLE", name="makes")
     tenancy.tenant("a b", MEMBERSHIPS[way].format(**tenancy.names))
     with pytest.raises(psycopg.errors.RaiseException, match=SEES_MORE):
         tenancy.grant()
@@ -648,11 +836,41 @@ def test_a_tenant_who_is_made_a_member_of_others_sees_no_more(tenancy: Tenancy) 
     with SQLStore(tenancy.writer) as writer:
         for namespace in ("a", "b"):
             writer.with_namespace(namespace).append("s", header("s"))
-    with SQLStore(tenant) as store:
-        assert store.namespaces() == ["a"]
+    with SQLStore(tenant, namespace="a") as store:
+        assert store.stats().sessions == 1
         with pytest.raises(Unavailable, match="42501"):
             store.with_namespace("b").append("t", header("t"))
         assert store.with_namespace("a").delete("s")
+
+
+def test_a_tenant_who_is_a_member_of_another_is_found(tenancy: Tenancy) -> None:
+    tenancy.tenant("sound")
+    tenancy.tenant("a b", "GRANT sound TO {}")
+    with pytest.raises(psycopg.errors.RaiseException, match=SEES_MORE):
+        tenancy.grant()
+    tenancy.roles.run('REVOKE sound FROM "a b"')
+    tenancy.grant()
+
+
+def test_a_group_between_a_tenant_and_the_tenants_is_found(tenancy: Tenancy) -> None:
+    """All its members could take its role, and share a namespace."""
+    tenancy.roles.add("p", "GRANT {tenants} TO {{}}".format(**tenancy.names), name="between")
+    tenancy.grant()
+    tenancy.roles.add("p", "GRANT between TO {}", name="a b")
+    with pytest.raises(psycopg.errors.RaiseException, match=SEES_MORE):
+        tenancy.grant()
+
+
+def test_a_login_that_takes_tenants_roles_without_their_rights_is_none_of_them(
+    tenancy: Tenancy,
+) -> None:
+    for name in ("a", "b"):
+        tenancy.tenant(name)
+    tenancy.roles.add("p", "ALTER ROLE {} NOINHERIT", "GRANT a, b TO {}", name="a b")
+    tenancy.grant()
+    tenancy.roles.add("p", "GRANT a, b TO {}", name="inherits")
+    with pytest.raises(psycopg.errors.RaiseException, match="namespace: inherits"):
+        tenancy.grant()
 
 
 def test_tenants_get_no_rights_while_row_security_is_off(roles: Roles) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
-from turnkeep import rows, sql
+from turnkeep import dialect, rows, sql
 from turnkeep.dialect import Mode, Parameters
 from turnkeep.dialect.statements import as_bytes
 from turnkeep.entries import Entry, Header, MessageEntry, key_fault
@@ -234,6 +234,15 @@ def ask(mode: Mode, work: Callable[[Connection], Any], pause: float = 0.0) -> Re
     return wanted(Call(mode, work, _as_it_is, pause))
 
 
+def of_all(
+    namespace: str | None, work: Callable[[Connection], T], *, deletes: bool = False
+) -> Callable[[Connection], T]:
+    """*work* that speaks of all rows of *namespace*, or of the database for None, which raises
+    Unavailable where the role may not see them, or not delete them.
+    """
+    return partial(_of_all, namespace=namespace, work=work, deletes=deletes)
+
+
 def is_possible_cwd(cwd: str | None) -> bool:
     """Whether a session can have it, or it is None, for all."""
     if cwd is not None and type(cwd) is not str:
@@ -254,6 +263,17 @@ def check_progress(progress: object, told: str) -> None:
     """
     if progress is not None and not callable(progress):
         raise InvalidArgument("progress", f"is a function of {told}, or None")
+
+
+def _of_all(
+    connection: Connection,
+    namespace: str | None,
+    work: Callable[[Connection], T],
+    *,
+    deletes: bool,
+) -> T:
+    dialect.of(connection).check_whole(connection, namespace, deletes=deletes)
+    return work(connection)
 
 
 def _write(

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from turnkeep import sql_orphans
 from turnkeep import sql_retention as sql
-from turnkeep.calls import Scope, ask, check_progress, is_possible_cwd, optional
+from turnkeep.calls import Scope, ask, check_progress, is_possible_cwd, of_all, optional
 from turnkeep.dialect import Mode
 from turnkeep.errors import InvalidArgument, NotErased
 from turnkeep.plans import Plan
@@ -65,10 +65,10 @@ def prune(
     walk = Walk(scope.namespace, cwd)
     if dry_run:
         work = partial(_preview, walk=walk, older_than=since, keep_last=kept)
-        found: Pruned = yield ask(Mode.SNAPSHOT, work)
+        found: Pruned = yield ask(Mode.SNAPSHOT, of_all(scope.namespace, work))
         return found
     bounded = partial(sql.bound, walk=walk, older_than=since, keep_last=kept)
-    below = yield ask(Mode.SNAPSHOT, bounded)
+    below = yield ask(Mode.SNAPSHOT, of_all(scope.namespace, bounded, deletes=True))
     if below is not None:
         yield from _take_all(walk._replace(below=below), told)
     return told.pruned
@@ -84,7 +84,7 @@ def erase(scope: Scope, progress: PruneProgress | None) -> Plan[Pruned]:
             note = partial(told.add_orphans, of_entries=orphans is sql_orphans.ENTRIES)
             yield from sweep(scope.namespace, orphans, note, told.pause)
         work = partial(sql_orphans.left, namespace=scope.namespace)
-        left = yield ask(Mode.READ, work)
+        left = yield ask(Mode.READ, of_all(scope.namespace, work))
         if not left:
             return told.pruned
     raise NotErased(scope.namespace, left)
@@ -103,7 +103,8 @@ def sweep(
     after = orphans.first
     while True:
         here: Any = {"namespace": namespace, "orphans": orphans, "after": after}
-        places: list[Place] = yield ask(Mode.READ, partial(sql_orphans.find, **here))
+        look = of_all(namespace, partial(sql_orphans.find, **here), deletes=True)
+        places: list[Place] = yield ask(Mode.READ, look)
         if not places:
             return count, size
         work = partial(sql_orphans.drop, **here, places=places)
@@ -150,7 +151,8 @@ class _Told:
 def _take_all(walk: Walk, told: _Told) -> Plan[None]:
     after = sql.FIRST
     while True:
-        batch = yield ask(Mode.READ, partial(sql.look, walk=walk, after=after))
+        look = of_all(walk.namespace, partial(sql.look, walk=walk, after=after), deletes=True)
+        batch = yield ask(Mode.READ, look)
         if not batch:
             return
         judge = walk.below is not None

@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import partial
 
 from turnkeep import sql_stats
-from turnkeep.calls import Call, Scope
+from turnkeep.calls import Call, Scope, of_all
 from turnkeep.dialect import Mode
 from turnkeep.sql_stats import Directory
 
@@ -59,7 +59,7 @@ class Stats(Usage):
 
 def stats(scope: Scope) -> Call[Stats]:
     """Measure a namespace."""
-    work = partial(sql_stats.measure, namespace=scope.namespace)
+    work = of_all(scope.namespace, partial(sql_stats.measure, namespace=scope.namespace))
     return Call(Mode.SNAPSHOT, work, _stats)
 
 

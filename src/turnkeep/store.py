@@ -395,6 +395,8 @@ class SQLStore:
             InvalidArgument: neither *older_than* nor *keep_last* is given, a datetime without a
                 time zone, a negative value, a *dry_run* that is no bool, or a *progress* that can't
                 be called.
+            Unavailable: row security hides some of the namespace's rows from the role, or keeps it
+                from deleting them. Run it as the owner, the writer, or that tenant.
         """
         plan = retention.prune(
             self._scope,
@@ -423,6 +425,7 @@ class SQLStore:
         Raises:
             NotErased: at the end there were rows of the namespace, in the tables that it names;
                 what was there at the beginning is gone.
+            Unavailable: as for `prune`. Nothing is said to be gone that the role may not see.
         """
         return drive(retention.erase(self._scope, progress), self._runner)
 
@@ -431,6 +434,9 @@ class SQLStore:
 
         Reads through all rows but no attachment: some seconds for a million entries. Inside
         `using(connection)` it is as much one state as the app's isolation level makes it.
+
+        Raises:
+            Unavailable: row security hides some of the namespace's rows from the role.
         """
         return self._runner.run(stats(self._scope))
 
@@ -460,6 +466,9 @@ class SQLStore:
     def namespaces(self) -> Names:
         """The namespaces of the whole database in the order of their bytes: all that have a row in
         any table.
+
+        Raises:
+            Unavailable: row security hides some rows from the role, as from every tenant.
         """
         return self._runner.run(verification.namespaces())
 
@@ -481,6 +490,7 @@ class SQLStore:
 
         Raises:
             InvalidArgument: *progress* can't be called.
+            Unavailable: row security hides some of the namespace's rows from the role.
         """
         calls.check_progress(progress, "a number")
         call: Call[Verified] | None = verification.verify(self._scope)
@@ -499,6 +509,9 @@ class SQLStore:
 
         The store itself leaves none. This runs beside writers, in several short transactions, and
         may be repeated. Entries whose session is missing are left: they can still be read.
+
+        Raises:
+            Unavailable: as for `prune`.
         """
         return drive(verification.collect_orphans(self._scope), self._runner)
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from turnkeep import rows, sql_orphans, sql_verify
-from turnkeep.calls import Call, Scope
+from turnkeep.calls import Call, Scope, of_all
 from turnkeep.dialect import Mode
 from turnkeep.dialect.statements import as_bytes
 from turnkeep.entries import Header, key_fault
@@ -91,7 +91,7 @@ def collect_orphans(scope: Scope) -> Plan[Orphans]:
 
 def namespaces() -> Call[list[str]]:
     """List the namespaces."""
-    return Call(Mode.READ, sql_verify.namespaces, list)
+    return Call(Mode.READ, of_all(None, sql_verify.namespaces), list)
 
 
 def _portion(scope: Scope, number: int, after: Sequence[object]) -> Call[Verified]:
@@ -108,7 +108,7 @@ def _portion(scope: Scope, number: int, after: Sequence[object]) -> Call[Verifie
         return Verified(len(seen), list(step.judge(found)), following)
 
     work = partial(step.read, namespace=scope.namespace, after=after)
-    return Call(Mode.SNAPSHOT, work, finish)
+    return Call(Mode.SNAPSHOT, of_all(scope.namespace, work), finish)
 
 
 def _judge_sessions(found: Iterable[SessionRow]) -> Iterator[Finding]:

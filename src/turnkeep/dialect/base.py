@@ -133,6 +133,11 @@ class Dialect(Protocol):
         one.
         """
 
+    def check_whole(self, connection: Connection, namespace: str | None, *, deletes: bool) -> None:
+        """Raise Unavailable where the role on *connection* may not see all rows of *namespace*, or
+        of all for None, or *deletes* and may not delete them.
+        """
+
     def check_cascades(self, connection: Connection) -> None:
         """Raise SchemaError where a migration that rebuilds a table would lose what hangs on it."""
 

@@ -305,6 +305,10 @@ class Postgres:
         """Where it isn't so already: to look takes no lock."""
         rights.secure_rows(connection, on=on)
 
+    def check_whole(self, connection: Connection, namespace: str | None, *, deletes: bool) -> None:
+        """By the policies: what they hide from a statement it can't tell."""
+        rights.check_whole(connection, namespace, deletes=deletes)
+
     def check_cascades(self, connection: Connection) -> None:
         """Nothing: no table is rebuilt here."""
 

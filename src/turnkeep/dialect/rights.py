@@ -12,12 +12,13 @@ member of; the text refuses a tenant who could become somebody else.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from sqlalchemy import DDL, Connection, Table, text
 from sqlalchemy.schema import ExecutableDDLElement
 
 from turnkeep.entries import key_fault
-from turnkeep.errors import InvalidArgument
+from turnkeep.errors import InvalidArgument, Unavailable
 from turnkeep.tables import VERSION_TABLE, metadata
 
 APPEND: Mapping[str, str] = {
@@ -52,22 +53,40 @@ TENANTS_OFF = (
     "REVOKE ALL ON %(fullname)s FROM {tenants}",
     "DROP POLICY turnkeep_tenants ON %(fullname)s",
 )
-STATE = text(
-    "SELECT c.relname, c.relrowsecurity,"
-    " EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND polname = 'turnkeep_namespace'),"
-    " ARRAY(SELECT r.rolname::text FROM pg_policy p JOIN pg_roles r ON r.oid = ANY (p.polroles)"
-    " WHERE p.polrelid = c.oid AND p.polname = 'turnkeep_tenants')"
-    " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+FROM_OURS = (
+    "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
     " WHERE c.relname::text = ANY (cast(:names AS text[])) AND c.relkind IN ('r', 'p')"
     " AND CASE WHEN cast(:schema AS text) IS NULL THEN pg_table_is_visible(c.oid)"
     " ELSE n.nspname = :schema END"
 )
+STATE = text(
+    "SELECT c.relname, c.relrowsecurity,"  # noqa: S608 (a constant)
+    " EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND polname = 'turnkeep_namespace'),"
+    " ARRAY(SELECT r.rolname::text FROM pg_policy p JOIN pg_roles r ON r.oid = ANY (p.polroles)"
+    " WHERE p.polrelid = c.oid AND p.polname = 'turnkeep_tenants')"
+    f" {FROM_OURS}"
+)
+# A policy shows a namespace whole where it says `true`, or is one of ours and the namespace is the
+# role's own; to the group of the tenants theirs shows none. What others show can't be told.
+HIDDEN = text(
+    f"SELECT EXISTS (SELECT {FROM_OURS} AND row_security_active(c.oid)"  # noqa: S608
+    " AND EXISTS (SELECT FROM unnest(cast(:commands AS text[])) AS command WHERE ("
+    "SELECT bool_or(shows) FILTER (WHERE allows) IS NOT TRUE"
+    " OR bool_and(shows) FILTER (WHERE NOT allows) IS FALSE"
+    " FROM (SELECT p.polpermissive AS allows, pg_get_expr(p.polqual, p.polrelid) = 'true'"
+    " OR p.polname IN ('turnkeep_namespace', 'turnkeep_tenants')"
+    " AND coalesce(cast(:namespace AS text) = CURRENT_USER::text, false)"
+    " AND (SELECT oid FROM pg_roles WHERE rolname = CURRENT_USER) <> ALL (p.polroles) AS shows"
+    " FROM pg_policy p WHERE p.polrelid = c.oid AND p.polcmd::text IN ('*', command)"
+    " AND EXISTS (SELECT FROM unnest(p.polroles) AS role"
+    " WHERE role = 0 OR pg_has_role(role, 'USAGE'))) AS policies)))"
+)
 
 GUARD = """\
--- No tenant may see more: without row security, as a superuser, or as one who serves all.
+-- No tenant may see more: without row security, as one who serves all, or as another tenant.
 DO ${tag}$
 DECLARE
-    tenants CONSTANT regrole := {tenants};
+    tenants CONSTANT regrole := {roles};
     tables CONSTANT regclass[] := ARRAY[{tables}];
     others text;
 BEGIN
@@ -77,15 +96,30 @@ BEGIN
     SELECT string_agg(quote_ident(r.rolname), ', ') INTO others FROM pg_roles r
     WHERE CASE WHEN r.rolsuper  -- who is a member of every role
         THEN EXISTS (SELECT FROM pg_auth_members WHERE member = r.oid AND roleid = tenants)
-        ELSE pg_has_role(r.oid, tenants, 'USAGE') AND (r.rolbypassrls OR EXISTS (
-            SELECT relowner FROM pg_class WHERE oid = ANY (tables)
-                AND pg_has_role(r.oid, relowner, 'MEMBER')
-            UNION SELECT s.oid FROM pg_policy p JOIN pg_roles s ON s.oid = ANY (p.polroles)
-                WHERE p.polrelid = ANY (tables) AND p.polpermissive
-                AND pg_has_role(r.oid, s.oid, 'MEMBER')))
+        ELSE pg_has_role(r.oid, tenants, 'USAGE') AND EXISTS (
+            SELECT FROM pg_roles s WHERE pg_has_role(r.oid, s.oid, 'MEMBER') AND (
+                s.rolsuper OR s.rolbypassrls OR s.rolcreaterole
+                OR EXISTS (SELECT FROM pg_class WHERE oid = ANY (tables) AND relowner = s.oid)
+                OR EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = ANY (tables)
+                    AND p.polpermissive AND s.oid = ANY (p.polroles))
+                OR s.oid NOT IN (r.oid, tenants) AND pg_has_role(s.oid, tenants, 'USAGE')))
         END;
     IF others IS NOT NULL THEN
         RAISE USING MESSAGE = 'tenants who could see more than their namespace: ' || others;
+    END IF;
+END ${tag}$;"""
+
+NO_OWNER = """\
+-- The owner of a table is none of them: it would lose rights that foreign keys need.
+DO ${tag}$
+DECLARE
+    owners text;
+BEGIN
+    SELECT string_agg(DISTINCT quote_ident(pg_get_userbyid(relowner)), ', ') INTO owners
+    FROM pg_class WHERE oid = ANY (ARRAY[{tables}]::regclass[])
+        AND relowner = ANY (ARRAY[{roles}]::regrole[]);
+    IF owners IS NOT NULL THEN
+        RAISE USING MESSAGE = 'owns a table, and can be its owner only: ' || owners;
     END IF;
 END ${tag}$;"""
 
@@ -153,6 +187,8 @@ def grants(roles: Roles, schema: str | None) -> str:
         every = ", ".join(tables.values())
         use = f"GRANT USAGE ON SCHEMA {place} TO {everybody};"
         reset = f"REVOKE ALL ON {every} FROM PUBLIC, {everybody};"
+        given = [each for each in (roles.writer, roles.recorder, roles.tenants) if each is not None]
+        parts.append([_block(NO_OWNER, [*tables.values()], given)])
         parts.append(["-- Nothing but what follows.", use, reset])
         append = [f"GRANT {APPEND[name]} ON {tables[name]} TO {everybody};" for name in APPEND]
         parts.append(["-- To append and to read.", *append])
@@ -170,10 +206,15 @@ def grants(roles: Roles, schema: str | None) -> str:
             what = f"TO {_quoted(role)} USING (true)"
             parts.append([why, *_policy(f"turnkeep_{kind}", with_rows, what)])
     if roles.tenants is not None:
-        why = "-- A tenant has the namespace of its name, whatever else it is a member of."
-        what = f"AS RESTRICTIVE TO {_quoted(roles.tenants)} USING ({IS_OWN})"
+        why = (
+            "-- A tenant has the namespace of its name, whatever else it is a member of; "
+            "the group has none."
+        )
+        # One comparison, which is made once for a statement: another would be made for each row.
+        is_one = f"namespace = nullif(CURRENT_USER::text, {_text(roles.tenants)})"
+        what = f"AS RESTRICTIVE TO {_quoted(roles.tenants)} USING ({is_one})"
         parts.append([why, *_policy("turnkeep_tenants", with_rows, what)])
-        parts.append([_guard(roles.tenants, with_rows)])
+        parts.append([_block(GUARD, with_rows, [roles.tenants])])
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
@@ -188,9 +229,7 @@ def secure_rows(connection: Connection, *, on: bool | None) -> None:
     Only tables that are there count, which may be fewer than this version has. Where it goes off,
     tenants lose their rights, for they would see all.
     """
-    schema = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
-    values = {"names": list(metadata.tables), "schema": schema}
-    found = {row[0]: row[1:] for row in connection.execute(STATE, values)}
+    found = {row[0]: row[1:] for row in connection.execute(STATE, _place_of(connection))}
     if on is None:
         on = any(is_on and has_policy for is_on, has_policy, _ in found.values()) or None
     for table in metadata.sorted_tables:
@@ -207,16 +246,39 @@ def secure_rows(connection: Connection, *, on: bool | None) -> None:
             connection.execute(statement)
 
 
+def check_whole(connection: Connection, namespace: str | None, *, deletes: bool) -> None:
+    """Raise Unavailable where row security may hide from the role rows of *namespace*, None for
+    all of them; or, where it *deletes*, keep them from it.
+    """
+    asked = {"namespace": namespace, "commands": ["r", "w", "d"] if deletes else ["r"]}
+    if connection.execute(HIDDEN, _place_of(connection) | asked).scalar_one():
+        what = "other namespaces have" if namespace is None else f"namespace {namespace!r} has"
+        raise Unavailable(
+            f"row security hides from this role what {what}: run this as the owner or the writer, "
+            "or, as a tenant, for the namespace of its own name"
+        )
+
+
+def _place_of(connection: Connection) -> dict[str, Any]:
+    """The parameters by which FROM_OURS finds the tables."""
+    schema = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
+    return {"names": list(metadata.tables), "schema": schema}
+
+
 def _on(table: Table, statements: Iterable[str]) -> list[ExecutableDDLElement]:
     return [DDL(each).against(table) for each in statements]  # type: ignore[no-untyped-call]
 
 
-def _guard(tenants: str, tables: Sequence[str]) -> str:
+def _block(code: str, tables: Sequence[str], roles: Sequence[str]) -> str:
+    """*code* for these *tables*, which are quoted, and *roles*."""
     tag = "guard"
-    while any(tag in name for name in (tenants, *tables)):
+    while any(tag in name for name in (*roles, *tables)):
         tag += "_"
-    names = ", ".join(map(_text, tables))
-    return GUARD.format(tag=tag, tenants=_text(_quoted(tenants)), tables=names)
+    return code.format(
+        tag=tag,
+        tables=", ".join(map(_text, tables)),
+        roles=", ".join(_text(_quoted(role)) for role in roles),
+    )
 
 
 def _policy(name: str, tables: Sequence[str], what: str) -> list[str]:

@@ -238,6 +238,9 @@ class Sqlite:
         if on:
             self.row_security()
 
+    def check_whole(self, connection: Connection, namespace: str | None, *, deletes: bool) -> None:
+        """Nothing: who may open the file sees all of it."""
+
     def check_cascades(self, connection: Connection) -> None:
         """Only a host's connection can have foreign keys on here: ours has them off by now."""
         if _run(connection, "PRAGMA foreign_keys")[0][0] and connection.execute(_ANY_SESSION).all():
