@@ -4,7 +4,7 @@ import argparse
 import re
 from collections.abc import Iterator
 
-from benchmarks import growth, machine, report
+from benchmarks import growth, machine, profiling, report
 from benchmarks.databases import SIDES, open_side
 from benchmarks.operations import OPERATIONS
 from benchmarks.report import Result, milliseconds, ratio, result
@@ -38,10 +38,11 @@ def main() -> None:
             grown.append(result(grows.compared, **about_it))
             tell(grown[-1])
     kind = "quick" if options.quick or options.only else "bench"
-    print("\n" + ratios(found))
-    print("\nkept in", report.save(kind, [*found, *grown], about))
+    profiled = list(profiling.profiles()) if chosen.search("profile") else []
+    print("\n" + ratios(found) + "\n\n" + profiling.table(profiled))
+    print("\nkept in", report.save(kind, [*found, *grown, *profiled], about))
     if options.page:
-        write_page(found, grown, about)
+        write_page(found, grown, profiled, about)
 
 
 def operations(seconds: float, chosen: "re.Pattern[str]") -> Iterator[Result]:
@@ -85,7 +86,9 @@ def ratios(found: list[Result]) -> str:
     return report.table(found, "operation", ["database", "driver"], cell)
 
 
-def write_page(found: list[Result], grown: list[Result], about: dict[str, str]) -> None:
+def write_page(
+    found: list[Result], grown: list[Result], profiled: list[Result], about: dict[str, str]
+) -> None:
     """The tables and pictures of docs/performance.md."""
     from benchmarks import plots  # only the page needs matplotlib
 
@@ -102,6 +105,7 @@ def write_page(found: list[Result], grown: list[Result], about: dict[str, str]) 
     ]
     report.write_page(
         machine=report.machine_table(about),
+        profile=profiling.table(profiled),
         ratios=ratios(found),
         times=report.table(found, "operation", ["database", "driver"], first),
         growth=report.table(
