@@ -118,7 +118,8 @@ def assert_is_sound(entry: Entry) -> None:
 def assert_comes_back(payload: str) -> None:
     """What is lifted out of *payload* makes it again."""
     stays, lifted = lift(payload)
-    assert put_back(stays, [(item.path, base64_text(item.data)) for item in lifted]) == payload
+    texts = [(item.path, base64_text(item.data)) for item in lifted]
+    assert put_back(stays, texts) == (payload, json.loads(payload))
 
 
 class Logged(logging.Handler):

@@ -16,7 +16,7 @@ from turnkeep.payload import Json, JsonObject, decode, encode
 
 def back(payload: str, lifted: tuple[Lifted, ...]) -> str:
     """The payload that the bytes were *lifted* out of."""
-    return put_back(payload, [(item.path, base64_text(item.data)) for item in lifted])
+    return put_back(payload, [(item.path, base64_text(item.data)) for item in lifted])[0]
 
 
 @given(messages())

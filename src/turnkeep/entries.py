@@ -18,7 +18,7 @@ from typing import NoReturn, Self, TypeVar, cast
 
 from turnkeep import payload as json
 from turnkeep.errors import InvalidEntry
-from turnkeep.payload import JsonObject
+from turnkeep.payload import Json, JsonObject
 
 MAX_KEY_BYTES = 255
 """How long an id, a namespace, an idempotency key or an entry's type may be, in bytes of UTF-8."""
@@ -351,8 +351,9 @@ def found(raw: JsonObject) -> Entry:
         return _unknown(check_key(given.pop("type", None), "$.type"), given)
 
 
-def from_row(kind: str, stamp: str | None, text: str) -> Entry:
-    """The entry whose `type`, `recorded_at` and `payload` these are, as a database holds them.
+def from_row(kind: str, stamp: str | None, text: str, value: Json = None) -> Entry:
+    """The entry whose `type`, `recorded_at` and `payload` these are, as a database holds them;
+    *value* is that of the payload where it is known, and becomes the entry's.
 
     Raises:
         ValueError: they are not what was written.
@@ -364,17 +365,21 @@ def from_row(kind: str, stamp: str | None, text: str) -> Entry:
         datetime.fromisoformat(stamp)  # a ValueError too where it is no time
     if type(text) is not str:
         raise ValueError("the payload is no text")
+    message = None
     if kind == "message" and text.startswith('{"message":{'):
-        try:
-            message = json.decode_payload(text).message
-        except json.UNDECODED:
-            pass
+        if type(value) is dict:
+            message = value.get("message") if len(value) == 1 else None
         else:
-            entry = _new(MessageEntry)
-            _set_payload(entry, text)
-            _set_recorded_at(entry, stamp)
-            _set_decoded(entry, message)
-            return entry
+            try:
+                message = json.decode_payload(text).message
+            except json.UNDECODED:
+                message = None
+    if type(message) is dict:
+        entry = _new(MessageEntry)
+        _set_payload(entry, text)
+        _set_recorded_at(entry, stamp)
+        _set_decoded(entry, message)
+        return entry
     value = _object(text)
     return found({"type": kind, **value} | ({} if stamp is None else {"recorded_at": stamp}))
 

@@ -76,13 +76,15 @@ def lift(payload: str) -> tuple[str, tuple[Lifted, ...]]:
     return (json.encode_again(value), tuple(lifted)) if lifted else (payload, ())
 
 
-def put_back(payload: str, texts: Iterable[tuple[str, str]]) -> str:
-    """The canonical text of *payload* with each text put behind what stands at its path.
+def put_back(payload: str, texts: Iterable[tuple[str, str]]) -> tuple[str, Json]:
+    """The canonical text of *payload* with each text put behind what stands at its path, and its
+    value.
 
     Raises:
         ValueError: the payload is no JSON, or has no string at a path; names the path.
     """
-    return json.encode_again(with_texts(payload, texts))
+    value = with_texts(payload, texts)
+    return json.encode_again(value), value
 
 
 def with_texts(payload: str, texts: Iterable[tuple[str, str]]) -> Json:

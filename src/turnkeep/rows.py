@@ -81,10 +81,11 @@ def from_rows(session: str, found: Found, *, data: bool) -> list[Entry]:
     for row in found.rows:
         position, kind, stamp, attachments, payload, lifted = row
         try:
+            value = None
             if attachments or lifted is not None:
                 its_own = lifted_texts(session, FoundRow._make(row), texts, data=data)
-                payload = put_back(payload, its_own) if its_own else payload
-            entries.append(from_row(kind, stamp, payload))
+                payload, value = put_back(payload, its_own)
+            entries.append(from_row(kind, stamp, payload, value))
             continue
         except DAMAGED as error:
             reason = reason_of(error)
