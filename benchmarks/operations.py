@@ -46,7 +46,7 @@ def message(size: int, seed: int = 0) -> Message:
 
 def picture(seed: int, size: int = MEGABYTE) -> Message:
     """A user's message with an attachment of so many bytes, of which no two seeds have the same."""
-    data = b64encode(random.Random(seed).randbytes(size)).decode()
+    data = b64encode(random.Random(f"picture {seed}").randbytes(size)).decode()
     return {
         "role": "user",
         "content": "What is this?",

@@ -21,6 +21,10 @@ BLOCK_SECONDS = 0.012
 
 LEAST_ROUNDS = 7
 MOST_CALLS = 200
+LEAST_CALLS, LONG_BLOCK_SECONDS = 5, 0.1
+"""A block has so many calls, unless that takes too long: a single one would find the caches, and
+the memory that comes with it, as another left them.
+"""
 WARM_UP = 12
 """How many calls come before: psycopg prepares a statement when it has run it five times."""
 
@@ -94,8 +98,8 @@ class Compared:
     ratios: dict[str, Spread]
     """Each to the first, round by round."""
     rounds: int
-    calls: int
-    """In a block."""
+    calls: dict[str, int]
+    """Of each in a block."""
     collected: bool
     """Whether the garbage collector ran when it liked; else it was off within a block."""
     notes: dict[str, Any] = field(default_factory=dict)
@@ -106,21 +110,23 @@ def compare(
 ) -> Compared:
     """Let *contenders* call in turns for so many *seconds*; the first is the measure."""
     timers = {contender.name: contender.timer or timer for contender in contenders}
-    calls = MOST_CALLS
+    calls = {}
     for contender in contenders:
         timers[contender.name](contender.call, contender.inputs(WARM_UP))
         took = timers[contender.name](contender.call, contender.inputs(3)) / 3
-        calls = max(1, min(calls, round(BLOCK_SECONDS / took)))
+        fitting = round(BLOCK_SECONDS / took)
+        least = min(LEAST_CALLS, round(LONG_BLOCK_SECONDS / took))
+        calls[contender.name] = max(1, least, min(MOST_CALLS, fitting))
     spent: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     deadline = time.monotonic() + seconds
     rounds = 0
     while rounds < LEAST_ROUNDS or time.monotonic() < deadline:
         in_round = dict.fromkeys(spent, 0.0)
         for contender in (*contenders, *reversed(contenders)):
-            inputs = contender.inputs(calls)
+            inputs = contender.inputs(calls[contender.name])
             with _garbage(collected=collected):
                 took = timers[contender.name](contender.call, inputs)
-            in_round[contender.name] += took / (2 * calls)
+            in_round[contender.name] += took / (2 * len(inputs))
             del inputs
         for name, taken in in_round.items():
             spent[name].append(taken)

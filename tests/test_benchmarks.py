@@ -24,6 +24,10 @@ def test_all_contenders_can_be_called(side: Side, operation: object) -> None:
         assert side.timer(contender.call, contender.inputs(2)) > 0
 
 
+def test_no_two_pictures_are_the_same() -> None:
+    assert len({picture(seed, 9)["files"][0]["data"] for seed in range(-9, 9)}) == 18
+
+
 def test_the_bare_driver_writes_and_reads_what_the_store_does(side: Side) -> None:
     for operation in FAST:
         if operation.name.startswith(("append 1 ", "extend", "attach 1 MB, known")):
