@@ -29,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from contention import header, said
+from inspection import in_use
 from turnkeep import ModelEntry, SQLStore, TurnkeepError, Unavailable
 
 SECRET = "a part of a message"
@@ -183,7 +184,7 @@ class Host:
     def assert_is_at_rest(self) -> None:
         """No connection is in use, and none is in a transaction."""
         if isinstance(self.engine.pool, QueuePool):
-            assert self.engine.pool.checkedout() == 0
+            assert in_use(self.store) == 0
         if self.in_memory:
             with self.engine.connect() as connection:
                 driver: Any = connection.connection.driver_connection

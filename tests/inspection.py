@@ -7,13 +7,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import Connection, event, text
 
 from servers import wait_for
 from turnkeep import SQLStore
+from turnkeep.dialect import Mode
 
 TABLES = ["sessions", "entries", "blobs", "attachments"]
 EMPTY = dict.fromkeys(TABLES, 0)
+
+
+def in_use(store: SQLStore) -> int:
+    """How many connections somebody has; one that is kept out of the pool may be in nobody's
+    hands.
+    """
+    database = store._database
+    kept = len(database._kept)
+    return database.engine.pool.checkedout() - kept  # type: ignore[attr-defined,no-any-return]
+
+
+def driver_connection(store: SQLStore) -> Any:
+    """The driver's connection that the next call runs on, if it comes from this thread."""
+    found: list[Any] = []
+
+    def look(connection: Connection) -> None:
+        found.append(connection.connection.driver_connection)
+
+    store._database._run(Mode.READ, look)
+    return found[0]
 
 
 def raw(store: SQLStore, statement: str, **values: object) -> list[Any]:

@@ -141,6 +141,7 @@ class Subject:
         if self.is_async:
             self.store._run(greenlet_spawn, self.engine.dispose)
         else:
+            self.store._database._end_connections()  # the one that is kept out of the pool too
             self.engine.dispose()
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine
 
 from conftest import Backend
 from contention import header, said
-from inspection import EMPTY, counts, raw
+from inspection import EMPTY, counts, in_use, raw
 from retaining import (
     CWDS,
     NOON,
@@ -284,11 +284,10 @@ def test_nothing_is_held_while_progress_is_told(
     bounds(monkeypatch, rows=1)
     store = backend.store()
     remember(store, [aged(i) for i in range(3)])
-    pool: Any = store._database.engine.pool
     held: list[int] = []
 
     def told(_: Pruned) -> None:
-        held.append(pool.checkedout())
+        held.append(in_use(store))
         store.append("s9", header("s9"))
 
     store.prune(older_than=NOON + 5 * MINUTE, progress=told)

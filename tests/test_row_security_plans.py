@@ -112,7 +112,6 @@ def test_a_call_costs_as_many_statements(tenancy: Tenancy) -> None:
             for name, call in calls.items():
                 seen = cost(store, call)
                 assert (seen.verbs, seen.trips) == ([verb], 1), name
-        store._database.engine.dispose()
 
 
 def test_a_server_whose_texts_are_a_language_s_does_the_same(tmp_path: Path) -> None:

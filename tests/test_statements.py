@@ -13,6 +13,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.sql import ClauseElement
 
 from contention import header, said
+from inspection import driver_connection
 from servers import PostgresServer
 from turnkeep import SQLStore, sql, sql_delete, sql_orphans, sql_retention
 from turnkeep.dialect import DIALECTS
@@ -33,12 +34,17 @@ class Watched:
 
 
 @contextmanager
-def watched(engine: Engine) -> Iterator[Watched]:
-    """See what the one connection of *engine*'s pool is made to do."""
+def watched(target: SQLStore | Engine) -> Iterator[Watched]:
+    """See what the one connection of a store, or of an engine's pool, is made to do."""
     seen = Watched()
-    with engine.connect() as connection:
-        driver: Any = connection.connection.driver_connection
-    if engine.dialect.name == "sqlite":
+    driver: Any
+    if isinstance(target, SQLStore):
+        driver, dialect = driver_connection(target), target._database.engine.dialect
+    else:
+        dialect = target.dialect
+        with target.connect() as connection:
+            driver = connection.connection.driver_connection
+    if dialect.name == "sqlite":
         statements: list[str] = []
         driver.set_trace_callback(statements.append)
         yield seen
@@ -96,7 +102,8 @@ def watchable(request: pytest.FixtureRequest) -> Iterator[SQLStore]:
         for session in ("s", "r", "t"):
             store.extend(session, [header(session), *[said("x")] * 3])
         yield store
-        store._database.engine.dispose()
+        if host:
+            store._database.engine.dispose()
 
 
 def cost(store: SQLStore, call: Call) -> Watched:
@@ -105,7 +112,7 @@ def cost(store: SQLStore, call: Call) -> Watched:
         header_of_s = store.get("s")
         assert header_of_s is not None
         assert header_of_s.last_position is not None
-        with watched(store._database.engine) as seen:
+        with watched(store) as seen:
             call(store, header_of_s.last_position)
     return seen
 
@@ -132,7 +139,7 @@ def test_a_call_costs_as_many_statements_whatever_there_is(watchable: SQLStore) 
         watchable.append(f"{number}", header(f"{number}"))
     watchable.extend("s", [said(f"{number}") for number in range(300)])
     assert {name: cost(watchable, call).verbs for name, call in calls.items()} == before
-    with watched(watchable._database.engine) as seen:
+    with watched(watchable) as seen:
         sessions = [watchable.read(session) for session in ("s", "r", "t")]
     assert min(len(session) for session in sessions) > 3
     assert seen.verbs == ["SELECT"] * 3
@@ -159,8 +166,7 @@ def test_a_listing_reads_sessions_only(watchable: SQLStore) -> None:
         lambda s, _: s.list("/w", limit=50, before=last),
     ]
     for call in calls:
-        engine = watchable._database.engine
-        with watched(engine) as seen:
+        with watched(watchable) as seen:
             call(watchable, 0)
         assert seen.verbs == ["SELECT"]
         assert "turnkeep_sessions" in seen.text

@@ -23,6 +23,7 @@ from conftest import Backend
 from contention import header, said, together
 from faults import held_by_a_process
 from hosts import BATCH, assert_is_clean, note, notes, seed
+from inspection import in_use
 from servers import wait_for
 from turnkeep import InvalidArgument, SQLStore, Unavailable, sql
 
@@ -66,9 +67,7 @@ def test_a_connection_that_the_server_ended_while_it_was_idle_fails_no_call(
                 connection.execute(text(f"SELECT pg_terminate_backend(pid) {mine}"))
                 wait_for(partial(are_gone, connection), "the connections are still there")
             call(store)
-            pool = store._database.engine.pool
-            assert isinstance(pool, QueuePool)
-            assert pool.checkedout() == 0
+            assert in_use(store) == 0
 
 
 def test_a_connection_that_ends_in_the_middle_of_a_read_costs_that_read_alone(
@@ -101,9 +100,7 @@ def test_a_connection_that_ends_in_the_middle_of_a_read_costs_that_read_alone(
             assert_is_clean(caught.value)
             enders.clear()
             assert read(store) == found
-            pool = store._database.engine.pool
-            assert isinstance(pool, QueuePool)
-            assert pool.checkedout() == 0
+            assert in_use(store) == 0
 
 
 @pytest.mark.parametrize("forget", ["DEALLOCATE ALL", "DISCARD ALL"])

@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import URL, create_engine, make_url, text
 
 from contention import together
+from inspection import driver_connection
 from migrating import begin
 from servers import PASSWORD, free_port
 from turnkeep import AsyncSQLStore, InvalidArgument, MessageEntry, SQLStore, Unavailable
@@ -343,10 +344,10 @@ def test_a_url_says_when_statements_are_prepared(
         begin(store)
         for _ in range(8):
             store.append("s", MessageEntry({"role": "user", "content": "more"}))
-        with store._database.engine.connect() as connection:
-            driver: Any = connection.connection.driver_connection
-            assert driver.prepare_threshold == threshold
-            assert (connection.scalar(PREPARED) == 0) is (threshold is None)
+        driver = driver_connection(store)
+        assert driver.prepare_threshold == threshold
+        prepared = driver.execute(PREPARED.text).fetchone()[0]
+        assert (prepared == 0) is (threshold is None)
 
 
 def plain(url: URL) -> str:

@@ -9,7 +9,7 @@ from sqlalchemy import URL, create_engine
 
 from conftest import Backend
 from contention import header, said
-from inspection import counts, raw
+from inspection import counts, in_use, raw
 from servers import wait_for
 from turnkeep import (
     AsyncSQLStore,
@@ -488,8 +488,7 @@ def test_an_end_in_the_middle_leaves_no_connection_out(
     raw(store, "UPDATE turnkeep_entries SET payload = 'x'")
     findings = store.verify()
     next(findings)
-    pool = store._database.engine.pool
-    assert pool.checkedout() == 0  # type: ignore[attr-defined]
+    assert in_use(store) == 0
     del findings
 
 

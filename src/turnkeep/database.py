@@ -90,6 +90,9 @@ class Database:
         self._is_ready = False
         self._is_closed = False
         self._left_pool: Pool | None = None
+        # A host's pool is the host's, an async one belongs to a loop, and in memory it is of one.
+        self._keeps = self._owns_pool and not self._is_async
+        self._kept: list[Connection] = []
         _databases.add(self)
 
     def run(self, call: Call[T]) -> T:
@@ -148,6 +151,8 @@ class Database:
         self._end_connections()
 
     def _end_connections(self) -> None:
+        if (kept := self._take_kept()) is not None:
+            kept.close()
         if self._is_owned and self.engine.pool is not self._left_pool:
             self.engine.dispose()
 
@@ -234,19 +239,57 @@ class Database:
                 else "this process is a fork, and the engine's connections are its parent's: "
                 "call engine.dispose(close=False) first"
             )
+        connection = self._alive()
+        try:
+            outcome = self._transact(connection, mode, work)
+        except BaseException:
+            connection.close()
+            raise
+        if not isinstance(outcome, _Failure):
+            self._give_back(connection)
+            return outcome
+        connection.close()
+        try:
+            raise outcome.error
+        finally:
+            del outcome  # else it and its traceback would hold one another
+
+    def _alive(self) -> Connection:
+        """A connection that is alive, as far as can be told without asking the server."""
         for _ in range(STALE):
-            with self._connect() as connection:
-                if self.dialect.is_stale(connection):
-                    connection.invalidate()
-                    continue
-                outcome = self._transact(connection, mode, work)
-            if not isinstance(outcome, _Failure):
-                return outcome
+            connection = self._take_kept() or self._connect()
             try:
-                raise outcome.error
-            finally:
-                del outcome  # else it and its traceback would hold one another
+                if not self.dialect.is_stale(connection):
+                    return connection
+                connection.invalidate()
+            except BaseException:
+                connection.close()
+                raise
+            connection.close()
         raise Unavailable("the server ends every connection")
+
+    def _give_back(self, connection: Connection) -> None:
+        """Keep *connection* for the next call, or give it back to its pool.
+
+        To take one out of SQLAlchemy's pool and bring it back costs more than SQLite takes to
+        append, and a third of what Postgres does. One is kept, and no more, since who waits for the
+        pool sees only what comes back to it.
+        """
+        if not self._keeps or self._kept or self._is_closed:
+            connection.close()
+            return
+        if connection.in_transaction():  # SQLAlchemy begins one for a read, which is over
+            connection.rollback()
+        self._kept.append(connection)
+        if self._is_closed and (kept := self._take_kept()) is not None:
+            kept.close()
+
+    def _take_kept(self) -> Connection | None:
+        """The connection that is kept, for the caller alone."""
+        try:
+            return self._kept.pop()
+        except IndexError:
+            return None
 
     def _transact(
         self, connection: Connection, mode: Mode, work: Callable[[Connection], T]
@@ -311,6 +354,8 @@ class Database:
         """
         self._lock = threading.Lock()
         pool = self.engine.pool
+        _left_connections.extend(self._kept)
+        self._kept = []
         if self._owns_pool:
             _left_pools.append(pool)
             self.engine.dispose(close=False)
@@ -348,6 +393,7 @@ def _turn(pool: Pool) -> "threading.Lock | None":
 _databases: WeakSet[Database] = WeakSet()
 
 _left_pools: list[Pool] = []
+_left_connections: list[Connection] = []
 """Those of a parent, kept, since drivers close what nobody keeps."""
 
 
