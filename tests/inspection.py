@@ -37,6 +37,12 @@ def driver_connection(store: SQLStore) -> Any:
     return found[0]
 
 
+def renew(store: SQLStore) -> None:
+    """Let the store's next call take a connection out of the pool."""
+    if (kept := store._database._take_kept()) is not None:
+        kept.close()
+
+
 def raw(store: SQLStore, statement: str, **values: object) -> list[Any]:
     """What the database answers, past the store and past its foreign keys."""
     with store._database.engine.connect() as connection:
@@ -107,14 +113,17 @@ def statements(store: SQLStore, request: pytest.FixtureRequest) -> Iterator[list
 
         event.listen(engine, "checkout", watch)
         event.listen(engine, "checkin", leave)
+        renew(store)
         try:
             yield seen
         finally:
+            renew(store)
             event.remove(engine, "checkout", watch)
             event.remove(engine, "checkin", leave)
         return
     log: Path = request.getfixturevalue("postgres").log
     raw(store, f"ALTER DATABASE \"{engine.url.database}\" SET log_statement = 'all'")
+    renew(store)
     engine.dispose()
     store.get("s")  # on a new connection, which is kept
     start = log.stat().st_size

@@ -14,6 +14,7 @@ from sqlalchemy import URL, Connection, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.util import greenlet_spawn
 
+from inspection import renew
 from leaks import SECRET, Watch, unwatched
 from turnkeep import (
     AsyncSQLStore,
@@ -141,7 +142,7 @@ class Subject:
         if self.is_async:
             self.store._run(greenlet_spawn, self.engine.dispose)
         else:
-            self.store._database._end_connections()  # the one that is kept out of the pool too
+            renew(self.store)
             self.engine.dispose()
 
     def close(self) -> None:

@@ -6,9 +6,11 @@ import asyncio
 import logging
 import multiprocessing
 import os
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -728,8 +730,8 @@ def test_a_file_that_may_only_be_read_is_read(sqlite_url: URL, how: str, journal
     with SQLStore(sqlite_url) as store:
         begin(store)
         written = store.read("s")
-        with store._database.engine.connect() as connection:
-            connection.execute(text(f"PRAGMA journal_mode = {journal}"))
+    with closing(sqlite3.connect(str(sqlite_url.database))) as connection:
+        connection.execute(f"PRAGMA journal_mode = {journal}")
     with SQLStore(f"sqlite:///file:{sqlite_url.database}?{how}&uri=true") as store:
         assert store.read("s") == written
         assert [header.id for header in store.list()] == ["s"]

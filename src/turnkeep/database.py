@@ -239,16 +239,20 @@ class Database:
                 else "this process is a fork, and the engine's connections are its parent's: "
                 "call engine.dispose(close=False) first"
             )
-        connection = self._alive()
+        pool, connection = self.engine.pool, self._alive()
         try:
             outcome = self._transact(connection, mode, work)
         except BaseException:
             connection.close()
             raise
-        if not isinstance(outcome, _Failure):
+        if isinstance(outcome, _Failure):
+            connection.close()
+        else:
             self._give_back(connection)
+        if self._is_closed and self._is_owned:
+            pool.dispose()  # `close` has ended what was in it then
+        if not isinstance(outcome, _Failure):
             return outcome
-        connection.close()
         try:
             raise outcome.error
         finally:
