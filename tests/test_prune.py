@@ -416,6 +416,116 @@ def test_what_others_change_or_begin_meanwhile_stays(
     assert {*ids(store)} == {"s3", "s5", "new0", "new1", "new2"} | last
 
 
+AHEAD = 100_000_000
+"""So many minutes after noon is some lifetimes ahead of every clock."""
+
+
+@pytest.mark.parametrize("keep_last", [0, 1])
+def test_beside_a_session_that_is_dated_ahead_what_is_changed_meanwhile_stays(
+    store: SQLStore, monkeypatch: pytest.MonkeyPatch, keep_last: int
+) -> None:
+    """As a server whose clock was ahead leaves it: what is appended to it keeps its time."""
+    bounds(monkeypatch, rows=1)
+    remember(store, [*(aged(i) for i in range(4)), aged(AHEAD, "ahead"), aged(AHEAD, "ahead too")])
+
+    def told(pruned: Pruned) -> None:
+        if pruned.sessions == 1:
+            for id in ("s2", "ahead"):
+                store.append(id, said("still here"))
+            store.append("new", header("new"))
+
+    assert store.prune(keep_last=keep_last, dry_run=True).sessions == 4
+    assert store.prune(keep_last=keep_last, progress=told).sessions == 3
+    assert {*ids(store)} == {"ahead", "ahead too", "new", "s2"}
+
+
+def test_a_session_that_is_dated_ahead_goes_when_its_time_is_past(store: SQLStore) -> None:
+    remember(store, [aged(AHEAD, "ahead"), aged(1)])
+    for older_than in (None, timedelta(0), datetime.max.replace(tzinfo=UTC)):
+        for dry_run in (True, False):
+            which: dict[str, Any] = {"older_than": older_than, "dry_run": dry_run}
+            is_there = "s1" in ids(store)
+            assert store.prune(keep_last=1, **which).sessions == is_there
+    assert ids(store) == ["ahead"]
+    assert store.prune(keep_last=0) == Pruned()
+    age(store, aged(2, "ahead"))
+    assert store.prune(keep_last=0).sessions == 1
+
+
+@pytest.mark.parametrize("cwd", [None, "/a"])
+@pytest.mark.parametrize("keep_last", [0, 1])
+def test_a_session_dated_at_the_end_of_time_is_dated_ahead_too(
+    store: SQLStore, keep_last: int, cwd: str | None
+) -> None:
+    remember(store, [aged(0), aged(1, "last")])
+    last = Utc().process_bind_param(
+        datetime.max.replace(tzinfo=UTC), store._database.engine.dialect
+    )
+    raw(store, "UPDATE turnkeep_sessions SET updated_at = :at WHERE id = 'last'", at=last)
+    assert store.prune(keep_last=keep_last, cwd=cwd, dry_run=True).sessions == 1
+    assert store.prune(keep_last=keep_last, cwd=cwd).sessions == 1
+    assert ids(store) == ["last"]
+
+
+@pytest.mark.parametrize("cwd", [None, "/a"])
+@pytest.mark.parametrize("keep_last", [0, 1])
+def test_what_is_changed_meanwhile_stays_whatever_the_clock_says(
+    store: SQLStore, monkeypatch: pytest.MonkeyPatch, keep_last: int, cwd: str | None
+) -> None:
+    """Its time lies among those that go, behind the place that the walk has come to: somebody's
+    clock was set back, or he took the time long before his commit.
+    """
+    bounds(monkeypatch, rows=1)
+    remember(store, [aged(i) for i in range(6)])
+
+    def told(pruned: Pruned) -> None:
+        if pruned.sessions == 1:
+            remember(store, [aged(3, "new")])
+            for number in (2, 4):
+                store.append(f"s{number}", said("still here"))
+                age(store, aged(4, f"s{number}"))
+
+    goes = 4 - keep_last
+    assert store.prune(keep_last=keep_last, cwd=cwd, progress=told).sessions == goes
+    assert {*ids(store)} == {"s2", "s4", "new", *["s5"] * keep_last}
+    assert is_sound(store)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_session_that_was_begun_before_and_is_committed_meanwhile_stays(
+    postgres_url: Any, monkeypatch: pytest.MonkeyPatch, joins: bool
+) -> None:
+    """Though its time lies before that of the last one that is kept; in the app's transaction, too,
+    where each statement sees what others commit.
+    """
+    bounds(monkeypatch, rows=1)
+    engine = create_engine(postgres_url, isolation_level="READ COMMITTED")
+    with SQLStore(postgres_url, migrate=True) as store, engine.connect() as writing:
+        remember(store, [aged(i) for i in range(3)])
+        store.using(writing).append("s9", header("s9"))
+        store.using(writing).append("s1", said("on its way"))
+        store.append("s10", header("s10"))
+
+        def told(pruned: Pruned) -> None:
+            if pruned.sessions == 1:
+                writing.commit()
+
+        with engine.connect() as connection, connection.begin():
+            pruning = store.using(connection) if joins else store
+            assert pruning.prune(keep_last=1, progress=told).sessions == 2
+        assert ids(store) == ["s10", "s1", "s9"]
+        assert is_sound(store)
+    engine.dispose()
+
+
+def test_more_sessions_than_are_read_at_once_are_settled(
+    store: SQLStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_retention, "STATES_AT_ONCE", 2)
+    remember(store, [aged(i) for i in range(5)])
+    assert store.prune(keep_last=0).sessions == 5
+
+
 @pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
 def test_a_session_that_another_is_writing_is_passed_over(
     postgres_url: Any, commits: bool, monkeypatch: pytest.MonkeyPatch

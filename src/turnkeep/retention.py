@@ -20,7 +20,7 @@ from turnkeep.dialect import Mode
 from turnkeep.errors import InvalidArgument, NotErased
 from turnkeep.plans import Plan
 from turnkeep.sql_orphans import Orphans, Place, Swept
-from turnkeep.sql_retention import Key, Taken, Walk
+from turnkeep.sql_retention import Key, Settled, States, Taken, Walk
 
 PASSES = 3
 """How often the whole namespace is gone through, where others begin sessions in it meanwhile."""
@@ -64,13 +64,15 @@ def prune(
         return Pruned()
     walk = Walk(scope.namespace, cwd)
     if dry_run:
-        work = partial(_preview, walk=walk, older_than=since, keep_last=kept)
-        found: Pruned = yield ask(Mode.SNAPSHOT, of_all(scope.namespace, work))
+        preview = partial(_preview, walk=walk, older_than=since, keep_last=kept)
+        found: Pruned = yield ask(Mode.SNAPSHOT, of_all(scope.namespace, preview))
         return found
-    bounded = partial(sql.bound, walk=walk, older_than=since, keep_last=kept)
-    below = yield ask(Mode.SNAPSHOT, of_all(scope.namespace, bounded, deletes=True))
-    if below is not None:
-        yield from _take_all(walk._replace(below=below), told)
+    work = partial(sql.settle, walk=walk, older_than=since, keep_last=kept)
+    settled: Settled | None = yield ask(
+        Mode.SNAPSHOT, of_all(scope.namespace, work, deletes=True)
+    )
+    if settled is not None:
+        yield from _take_all(walk._replace(below=settled.below), told, settled.states)
     return told.pruned
 
 
@@ -148,15 +150,14 @@ class _Told:
         self.add(Taken(0, count, sum(swept.sizes), swept.since))
 
 
-def _take_all(walk: Walk, told: _Told) -> Plan[None]:
+def _take_all(walk: Walk, told: _Told, states: States | None = None) -> Plan[None]:
     after = sql.FIRST
     while True:
         look = of_all(walk.namespace, partial(sql.look, walk=walk, after=after), deletes=True)
         batch = yield ask(Mode.READ, look)
         if not batch:
             return
-        judge = walk.below is not None
-        work = partial(sql.take, namespace=walk.namespace, batch=batch, judge=judge)
+        work = partial(sql.take, namespace=walk.namespace, batch=batch, states=states)
         told.add((yield ask(Mode.WRITE, work, told.pause)))
         after = batch[-1].key
 

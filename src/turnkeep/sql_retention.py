@@ -3,11 +3,17 @@
 They go in batches, each a short transaction. `look` walks an index from where the last batch ended
 and reads, without a lock, which sessions come next and how large they are, so that a batch is
 bounded by rows and by bytes; only a session that is larger by itself is a batch alone. `take` locks
-those sessions, judges again under the lock, and deletes them. What was written to since the look is
-another session now: a pruner leaves it, and an eraser takes it as it is.
+those sessions, judges again under the lock, and deletes them.
+
+What was written to since the beginning is another session now: an eraser takes it as it is, and a
+pruner leaves it. That can't be told by its time, since a clock may be set back, and a transaction
+takes the time long before it commits. So a pruner remembers how it found each session, in eight
+bytes (`States`), and takes it in that state only.
 """
 
 import time
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -37,6 +43,10 @@ ROWS = 2_000
 
 BYTES = 8 << 20
 """How many bytes of payloads and attachments a batch has at the most, unless it is one session."""
+
+
+STATES_AT_ONCE = 10_000
+"""How many rows are read at once of those that are remembered."""
 
 
 class Key(NamedTuple):
@@ -83,6 +93,25 @@ class Candidate(NamedTuple):
     payload: int
 
 
+class States:
+    """Sessions as they were at one time, by a digest of what *rows* say of each."""
+
+    def __init__(self, rows: Iterable[Sequence[object]]) -> None:
+        self._digests = array("q", sorted(hash(tuple(row)) for row in rows))
+
+    def __contains__(self, row: Sequence[object]) -> bool:
+        digest = hash(tuple(row))
+        place = bisect_left(self._digests, digest)
+        return place < len(self._digests) and self._digests[place] == digest
+
+
+class Settled(NamedTuple):
+    """What a pruner settles at the beginning: below which key sessions go, and in which state."""
+
+    below: Key
+    states: States
+
+
 class Taken(NamedTuple):
     """What a batch took away, and when it had its lock, by this process's clock."""
 
@@ -123,6 +152,7 @@ LOOK = {
     cwd: select(*STATE).where(*_of(cwd=cwd), AFTER, BELOW).order_by(*KEY).limit(COUNT)
     for cwd in BOTH
 }
+SETTLE = {cwd: select(*STATE).where(*_of(cwd=cwd), BELOW) for cwd in BOTH}
 LOOK_AT_ALL = (  # at no more than erasing needs: other columns may be damaged
     select(sessions.c.id, cast(sessions.c.last_position, BigInteger))
     .where(sessions.c.namespace == NS, sessions.c.id > AFTER_ID)
@@ -185,14 +215,15 @@ def bound(
 ) -> Key | None:
     """The key below which sessions go; None where none do.
 
-    It does not rise later: what is changed from now on comes to stand behind it.
+    It is not later than the database's time: what is changed from now on comes to stand behind it,
+    so that the walk ends, and it does not rise later.
     """
-    newest = _nth(connection, walk, 0)
-    if newest is None:
+    if _nth(connection, walk, 0) is None:
         return None
-    bounds = [Key(newest.updated + timedelta(microseconds=1), "")]
+    now = dialect.of(connection).now(connection)
+    bounds = [Key(now, "")]
     if isinstance(older_than, timedelta):
-        older_than = _earlier(dialect.of(connection).now(connection), older_than)
+        older_than = _earlier(now, older_than)
     if older_than is not None:
         bounds.append(Key(older_than, ""))
     if keep_last:
@@ -201,6 +232,25 @@ def bound(
             return None
         bounds.append(last)
     return min(bounds)
+
+
+def settle(
+    connection: Connection,
+    walk: Walk,
+    older_than: datetime | timedelta | None,
+    keep_last: int | None,
+) -> Settled | None:
+    """What goes, as it is now; None where nothing does."""
+    below = bound(connection, walk, older_than, keep_last)
+    if below is None:
+        return None
+    # One statement, so that it is one state at any isolation level, and read a part at a time.
+    rows = connection.execute(
+        SETTLE[walk.cwd is not None],
+        walk._replace(below=below).values,
+        execution_options={"yield_per": STATES_AT_ONCE},
+    )
+    return Settled(below, States(rows))
 
 
 def look(connection: Connection, walk: Walk, after: Key) -> list[Candidate]:
@@ -218,16 +268,17 @@ def look(connection: Connection, walk: Walk, after: Key) -> list[Candidate]:
 
 
 def take(
-    connection: Connection, namespace: str, batch: Sequence[Candidate], *, judge: bool
+    connection: Connection, namespace: str, batch: Sequence[Candidate], states: States | None
 ) -> Taken:
     """Delete the sessions of *batch* and the blobs that no other session has.
 
-    Where they are to be judged, those that somebody holds or has written to since are left out.
+    Where they are to be in one of *states*, those that somebody holds or has written to since are
+    left out.
     """
     since = time.monotonic()
     values = {"ns": namespace, "sids": [candidate.key.id for candidate in batch]}
-    if judge:
-        there = {(at, id, last) for at, id, last in connection.execute(LOCK_FREE, values)}
+    if states is not None:
+        there = {tuple(row) for row in connection.execute(LOCK_FREE, values) if row in states}
         taken = [each for each in batch if (*each.key, each.last_position) in there]
     else:
         ids = set(connection.execute(LOCK, values).scalars())

@@ -375,10 +375,15 @@ class SQLStore:
         Between batches others have their turn. When it is killed or raises, what is gone stays
         gone; call it again.
 
-        Which sessions go is settled at the beginning. What is changed after that stays: a session
-        is judged again when it is locked, and one that another transaction is writing is passed
-        over. Inside `using(connection)` all of it is part of the app's transaction; at REPEATABLE
-        READ a session that changed since that began makes it Unavailable.
+        Which sessions go is settled at the beginning, and in which state. What is changed, begun or
+        committed after that stays, whatever the clocks say: a session is judged again when it is
+        locked, and one that another transaction is writing is passed over. For this eight bytes are
+        kept in memory for each session that is to go. Inside `using(connection)` all of it is part
+        of the app's transaction; at REPEATABLE READ a session that changed since that began makes
+        it Unavailable.
+
+        A session whose `updated` lies ahead of the database's clock, as one that was ahead leaves
+        it, is among the last changed, and goes only when that time is past.
 
         Args:
             older_than: those that were last changed (`updated`) before this instant, or longer ago
