@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, create_engine, func, select
+from sqlalchemy import URL, Table, create_engine, func, select
 
 from conftest import Backend
 from contention import header, said
@@ -17,11 +17,10 @@ from turnkeep import (
     Pruned,
     SQLStore,
     TurnkeepError,
-    sql_orphans,
     sql_retention,
 )
 from turnkeep.dialect.sqlite import Sqlite
-from turnkeep.tables import metadata
+from turnkeep.tables import TABLES, metadata
 
 EVERYONE = [with_files(aged(i), POOL[i % 3], POOL[0]) for i in range(6)]
 
@@ -117,6 +116,91 @@ def test_what_belongs_to_nothing_goes_too(
     assert pruned.entries == there["turnkeep_entries"]
 
 
+NOTHING = [
+    "UPDATE turnkeep_sessions SET id = '' WHERE id = 's1' AND namespace = ''",
+    "UPDATE turnkeep_entries SET session_id = '' WHERE session_id = 's1' AND namespace = ''",
+    (
+        "UPDATE turnkeep_entries SET session_id = '', position = -9"
+        " WHERE session_id = 's2' AND position = 1 AND namespace = ''"
+    ),
+    (
+        "UPDATE turnkeep_attachments SET session_id = '', position = -9, ordinal = -9"
+        " WHERE session_id = 's2' AND ordinal = 0 AND namespace = ''"
+    ),
+    "INSERT INTO turnkeep_blobs (namespace, digest, size, data) VALUES ('', :none, 0, :none)",
+]
+
+
+@pytest.mark.parametrize("bound", [1, 2000])
+def test_what_sorts_before_all_else_goes_too(
+    store: SQLStore, bound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_retention, "ROWS", bound)
+    remember(store, EVERYONE)
+    for statement in NOTHING:
+        raw(store, statement, **({"none": b""} if ":none" in statement else {}))
+    there = rows(store)
+    pruned = store.erase_namespace()
+    assert nothing(store)
+    assert pruned.sessions == there["turnkeep_sessions"]
+    assert pruned.entries == there["turnkeep_entries"]
+
+
+ODD = ["CAST(x'ff' AS TEXT)", "x'ff'", "x'7331'", "'a'", "-5", "1.5", "''"]
+COLUMNS = [
+    (table, column)
+    for table in TABLES
+    for column in table.columns.keys()  # noqa: SIM118 (no dict)
+    if column != "namespace"
+]
+
+
+@pytest.mark.parametrize(("table", "column"), COLUMNS, ids=[f"{t}.{c}" for t, c in COLUMNS])
+def test_whatever_a_column_holds_all_goes(
+    sqlite_url: URL, table: Table, column: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite takes any value for any column, and its driver no text that is no UTF-8."""
+    monkeypatch.setattr(sql_retention, "ROWS", 2)
+    one = f"SELECT min(rowid) + 1 FROM {table} WHERE namespace = ''"
+    with SQLStore(sqlite_url) as store:
+        other = store.with_namespace("other")
+        remember(other, EVERYONE[:3])
+        before = rows(other)
+        for value in ODD:
+            remember(store, EVERYONE[:3])
+            raw(store, f"UPDATE {table} SET {column} = {value} WHERE rowid = ({one})")
+            there = rows(store)
+            pruned = store.erase_namespace()
+            assert nothing(store)
+            assert pruned.sessions == there["turnkeep_sessions"]
+            assert pruned.entries == there["turnkeep_entries"]
+            assert rows(other) == before
+        assert list(other.verify()) == []
+
+
+@pytest.mark.parametrize("value", ["CAST(x'ff' AS TEXT)", "x'61'"])
+def test_a_session_with_a_digest_that_is_none_can_be_deleted(sqlite_url: URL, value: str) -> None:
+    with SQLStore(sqlite_url) as store:
+        remember(store, EVERYONE[:3])
+        one = "session_id = 's1' AND ordinal = 0"
+        raw(store, f"UPDATE turnkeep_attachments SET digest = {value} WHERE {one}")
+        assert store.delete("s1")
+        assert [header.id for header in store.list()] == ["s2", "s0"]
+
+
+@pytest.mark.parametrize("value", ["CAST(x'ff' AS TEXT)", "x'7331'", "''"])
+def test_a_session_whose_id_is_none_goes_with_all_that_it_has(sqlite_url: URL, value: str) -> None:
+    """And that it has is counted; one of the same letters is another."""
+    with SQLStore(sqlite_url) as store:
+        remember(store, EVERYONE[:3])
+        columns = {"sessions": "id", "entries": "session_id", "attachments": "session_id"}
+        for table, column in columns.items():
+            raw(store, f"UPDATE turnkeep_{table} SET {column} = {value} WHERE {column} = 's2'")
+        assert list(store.verify()) != []
+        assert store.erase_namespace() == gone(EVERYONE[:3], [])
+        assert nothing(store)
+
+
 def test_bytes_of_what_belongs_to_nothing_are_counted_too(store: SQLStore) -> None:
     remember(store, EVERYONE)
     raw(store, "DELETE FROM turnkeep_sessions")
@@ -144,7 +228,7 @@ def test_a_batch_of_what_belongs_to_nothing_is_bounded(
 
 
 def test_the_proof_looks_into_every_table_that_we_have() -> None:
-    assert [column.name for column in sql_orphans.LEFT.selected_columns] == [
+    assert [column.name for column in sql_retention.LEFT.selected_columns] == [
         table.name for table in metadata.sorted_tables
     ]
     assert all("namespace" in table.c for table in metadata.sorted_tables)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine
 
-from conftest import Backend
+from conftest import ALSO_POOLED, Backend
 from contention import header, said
 from inspection import EMPTY, counts, in_use, raw
 from retaining import (
@@ -340,6 +340,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, event: Callable[[], object]) -> N
     monkeypatch.setattr(sql_retention, "look", looking)
 
 
+@ALSO_POOLED
 @pytest.mark.parametrize("keep_last", [None, 0, 1])
 def test_a_session_that_is_appended_to_after_it_was_looked_at_stays(
     server_or_file: Backend, monkeypatch: pytest.MonkeyPatch, keep_last: int | None

@@ -5,7 +5,8 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from sqlalchemy import URL, create_engine
+from click.testing import CliRunner
+from sqlalchemy import URL, Table, create_engine
 
 from conftest import Backend
 from contention import header, said
@@ -22,7 +23,10 @@ from turnkeep import (
     sql_verify,
     verification,
 )
+from turnkeep.cli.commands import turnkeep as cli
+from turnkeep.dialect.sqlite import Sqlite
 from turnkeep.dialect.statements import AT_ONCE
+from turnkeep.tables import TABLES, blobs, sessions
 
 SECRET = "hush-4711"
 A, B, C = (letter * 100 for letter in (b"a", b"b", b"c"))
@@ -277,7 +281,7 @@ def test_text_that_is_no_utf8_is_a_finding(sqlite_url: URL, stored: str, error: 
         assert failure.value.__context__ is None or failure.value.__suppress_context__
 
 
-TEXTS = {
+IN_TEXT = {
     "sessions": ("cwd", "title", "model", "created_at", "updated_at", "last_recorded_at"),
     "entries": ("type", "recorded_at", "idempotency_key"),
     "attachments": ("path", "mime", "filename"),
@@ -286,7 +290,8 @@ TEXTS = {
 
 @pytest.mark.parametrize("value", ["CAST(x'61ff' AS TEXT)", "x'61'"])
 @pytest.mark.parametrize(
-    ("table", "column"), [(table, column) for table, columns in TEXTS.items() for column in columns]
+    ("table", "column"),
+    [(table, column) for table, columns in IN_TEXT.items() for column in columns],
 )
 def test_what_is_no_text_in_a_column_of_texts_is_a_finding(
     sqlite_url: URL, table: str, column: str, value: str
@@ -300,6 +305,115 @@ def test_what_is_no_text_in_a_column_of_texts_is_a_finding(
         # The place of an attachment is looked at where its entry is.
         wanted = "entries" if column == "path" else table
         assert (wanted, "s1") in {(f.table, f.session) for f in verified(store)}
+
+
+EMPTY = [
+    "UPDATE turnkeep_sessions SET id = '' WHERE id = 's2'",
+    "UPDATE turnkeep_entries SET session_id = '', position = position - 3 WHERE session_id = 's2'",
+    (
+        "UPDATE turnkeep_attachments SET session_id = '', position = -7, ordinal = -7"
+        " WHERE session_id = 's2'"
+    ),
+    (
+        "INSERT INTO turnkeep_blobs (namespace, digest, size, data)"
+        " VALUES ('', :nothing, 0, :nothing)"
+    ),
+]
+
+
+def test_what_sorts_before_all_else_is_looked_at_too(backend: Backend, small: None) -> None:
+    """An empty id, a position below 0, and an empty digest, which is an orphan as any other."""
+    store = backend.store()
+    fill(store)
+    for statement in EMPTY:
+        raw(store, statement, **({"nothing": b""} if ":nothing" in statement else {}))
+    found = {(f.table, f.session, f.position, f.digest) for f in verified(store)}
+    [digest] = {f.digest for f in verified(store) if f.table == "attachments"}
+    assert found == {
+        ("sessions", "", None, None),
+        ("entries", "", -3, None),
+        ("entries", "", -2, None),
+        ("attachments", "", -7, digest),
+        ("blobs", None, None, ""),
+    }
+    assert store.collect_orphans() == Orphans(attachments=1, blobs=1, bytes=0)
+    assert {f.table for f in verified(store)} == {"sessions", "entries"}
+
+
+ODD = ["CAST(x'ff' AS TEXT)", "x'ff'", "x'61'", "'a'", "-5", "1.5", "''"]
+COLUMNS = [
+    (table, column)
+    for table in TABLES
+    for column in table.columns.keys()  # noqa: SIM118 (no dict)
+    if column != "namespace"
+]
+
+
+@pytest.mark.parametrize(("table", "column"), COLUMNS, ids=[f"{t}.{c}" for t, c in COLUMNS])
+def test_whatever_a_column_holds_all_rows_are_looked_at(
+    sqlite_url: URL, table: Table, column: str, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite takes any value for any column, and its driver no text that is no UTF-8. In a key it
+    is a finding, wherever it sorts to.
+    """
+    monkeypatch.setattr(Sqlite, "turn", 0.0)
+    name = table.name.removeprefix("turnkeep_")
+    key = "id" if table is sessions else "digest" if table is blobs else "session_id"
+    is_key = column in table.primary_key
+    damages = ["a payload", "another size", "another title", "an attachment missing"]
+    wanted = {(place[0], place[2]) for damage in damages for place in DAMAGE[damage][1]}
+    one = f"SELECT rowid FROM {table} WHERE namespace = '' ORDER BY {key} DESC, 1 DESC LIMIT 1"
+    with SQLStore(sqlite_url) as store:
+        for value in ODD:
+            fill(store)
+            for damage in damages:
+                raw(store, DAMAGE[damage][0])
+            before = verified(store)
+            raw(store, f"UPDATE {table} SET {column} = {value} WHERE rowid = ({one})")
+            found = verified(store)
+            assert {(f.table, f.position) for f in found} >= wanted
+            if is_key and (column, value) != ("ordinal", "-5"):
+                assert name in {f.table for f in {*found} - {*before}}
+            store.collect_orphans()
+            verified(store)
+            for each in TABLES:
+                raw(store, f"DELETE FROM {each}")
+
+
+LONG = "n" * 300
+NO_NAMES = {"blob": "x'61'", "no UTF-8": "CAST(x'61ff' AS TEXT)", "long": f"'{LONG}'"}
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_a_namespace_that_can_be_none_is_a_finding_and_the_others_are_looked_at(
+    server_or_file: Backend, name: str
+) -> None:
+    if server_or_file.is_postgres and name != "long":
+        return
+    store = server_or_file.store()
+    fill(store)
+    store.with_namespace("z").append("s", header("s"))
+    damage = "attachments SET namespace = {} WHERE session_id = 's2'"
+    raw(store, f"UPDATE turnkeep_{damage}".format(NO_NAMES[name]))
+    assert store.namespaces() == ["", "other", "z"]
+    names, [finding] = store._runner.run(verification.survey())
+    assert names == store.namespaces()
+    assert str(finding).startswith("attachments: its namespace ")
+    url = server_or_file.url.render_as_string(hide_password=False)
+    runner = CliRunner()
+    failed = runner.invoke(cli, ["db", "--url", url, "verify"])
+    assert failed.exit_code == 1
+    assert failed.stdout.startswith(f"{finding}\nnamespace '': ")
+    collected = runner.invoke(cli, ["db", "--url", url, "collect-orphans"])
+    assert collected.exit_code == 0
+    assert collected.stdout.startswith(f"left: {finding}\nnamespace ''")
+    assert "namespace 'z'" in collected.stdout
+
+    async def ask() -> list[str]:
+        async with AsyncSQLStore(server_or_file.url, migrate=False) as waiting:
+            return await waiting.namespaces()
+
+    assert asyncio.run(ask()) == names
 
 
 def test_all_findings_are_told_however_many_they_are(backend: Backend) -> None:

@@ -19,8 +19,9 @@ from turnkeep.calls import Scope, ask, check_progress, is_possible_cwd, of_all, 
 from turnkeep.dialect import Mode
 from turnkeep.errors import InvalidArgument, NotErased
 from turnkeep.plans import Plan
-from turnkeep.sql_orphans import Orphans, Place, Swept
-from turnkeep.sql_retention import Key, Settled, States, Taken, Walk
+from turnkeep.sql_orphans import OrphansOf, Swept
+from turnkeep.sql_retention import Candidate, Key, Settled, States, Taken, Which
+from turnkeep.sql_walk import Place
 
 PASSES = 3
 """How often the whole namespace is gone through, where others begin sessions in it meanwhile."""
@@ -62,17 +63,15 @@ def prune(
     told = _Told(progress)
     if not is_possible_cwd(cwd):
         return Pruned()
-    walk = Walk(scope.namespace, cwd)
+    which = Which(scope.namespace, cwd)
     if dry_run:
-        preview = partial(_preview, walk=walk, older_than=since, keep_last=kept)
+        preview = partial(_preview, which=which, older_than=since, keep_last=kept)
         found: Pruned = yield ask(Mode.SNAPSHOT, of_all(scope.namespace, preview))
         return found
-    work = partial(sql.settle, walk=walk, older_than=since, keep_last=kept)
-    settled: Settled | None = yield ask(
-        Mode.SNAPSHOT, of_all(scope.namespace, work, deletes=True)
-    )
+    work = partial(sql.settle, which=which, older_than=since, keep_last=kept)
+    settled: Settled | None = yield ask(Mode.SNAPSHOT, of_all(scope.namespace, work, deletes=True))
     if settled is not None:
-        yield from _take_all(walk._replace(below=settled.below), told, settled.states)
+        yield from _take_all(which._replace(below=settled.below), told, settled.states)
     return told.pruned
 
 
@@ -81,11 +80,11 @@ def erase(scope: Scope, progress: PruneProgress | None) -> Plan[Pruned]:
     told = _Told(progress)
     left: list[str] = []
     for _ in range(PASSES):
-        yield from _take_all(Walk(scope.namespace), told)
+        yield from _take_all(Which(scope.namespace), told)
         for orphans in (sql_orphans.ENTRIES, sql_orphans.ATTACHMENTS, sql_orphans.BLOBS):
             note = partial(told.add_orphans, of_entries=orphans is sql_orphans.ENTRIES)
             yield from sweep(scope.namespace, orphans, note, told.pause)
-        work = partial(sql_orphans.left, namespace=scope.namespace)
+        work = partial(sql.left, namespace=scope.namespace)
         left = yield ask(Mode.READ, of_all(scope.namespace, work))
         if not left:
             return told.pruned
@@ -94,7 +93,7 @@ def erase(scope: Scope, progress: PruneProgress | None) -> Plan[Pruned]:
 
 def sweep(
     namespace: str,
-    orphans: Orphans,
+    orphans: OrphansOf,
     note: Callable[[Swept], object] = lambda _: None,
     pause: float = 0.0,
 ) -> Plan[tuple[int, int]]:
@@ -102,7 +101,7 @@ def sweep(
     told of each batch.
     """
     count = size = 0
-    after = orphans.first
+    after: Place | None = None
     while True:
         here: Any = {"namespace": namespace, "orphans": orphans, "after": after}
         look = of_all(namespace, partial(sql_orphans.find, **here), deletes=True)
@@ -150,28 +149,28 @@ class _Told:
         self.add(Taken(0, count, sum(swept.sizes), swept.since))
 
 
-def _take_all(walk: Walk, told: _Told, states: States | None = None) -> Plan[None]:
-    after = sql.FIRST
+def _take_all(which: Which, told: _Told, states: States | None = None) -> Plan[None]:
+    after: Candidate | None = None
     while True:
-        look = of_all(walk.namespace, partial(sql.look, walk=walk, after=after), deletes=True)
-        batch = yield ask(Mode.READ, look)
+        look = partial(sql.look, which=which, after=after)
+        batch: list[Candidate] = yield ask(Mode.READ, of_all(which.namespace, look, deletes=True))
         if not batch:
             return
-        work = partial(sql.take, namespace=walk.namespace, batch=batch, states=states)
+        work = partial(sql.take, namespace=which.namespace, batch=batch, states=states)
         told.add((yield ask(Mode.WRITE, work, told.pause)))
-        after = batch[-1].key
+        after = batch[-1]
 
 
 def _preview(
     connection: Connection,
-    walk: Walk,
+    which: Which,
     older_than: datetime | timedelta | None,
     keep_last: int | None,
 ) -> Pruned:
-    below: Key | None = sql.bound(connection, walk, older_than, keep_last)
+    below: Key | None = sql.bound(connection, which, older_than, keep_last)
     if below is None:
         return Pruned()
-    return Pruned(*sql.preview(connection, walk._replace(below=below)))
+    return Pruned(*sql.preview(connection, which._replace(below=below)))
 
 
 def _checked_age(older_than: datetime | timedelta | None) -> datetime | timedelta | None:
@@ -193,4 +192,4 @@ def _utc(instant: datetime) -> datetime:
         return instant.astimezone(UTC)
     except OverflowError:  # a year before 1 or after 9999 there
         is_early = instant.year == 1
-        return sql.FIRST.updated if is_early else datetime.max.replace(tzinfo=UTC)
+        return sql.EARLIEST if is_early else datetime.max.replace(tzinfo=UTC)

@@ -38,6 +38,7 @@ from turnkeep.dialect.statements import (
     SID,
     Instant,
     Lines,
+    Raw,
     as_bytes,
     chunks,
 )
@@ -228,7 +229,7 @@ MESSAGES = Prepared(
 
 KNOWN_BLOBS = select(blobs.c.digest).where(*IN_BLOBS)
 DELETE_ATTACHMENTS = Prepared(
-    delete(attachments).where(*IN_ATTACHMENTS).returning(attachments.c.digest)
+    delete(attachments).where(*IN_ATTACHMENTS).returning(Raw(attachments.c.digest))
 )
 DELETE_ENTRIES = Prepared(delete(entries).where(*IN_ENTRIES))
 DELETE_SESSION = Prepared(delete(sessions).where(*IN_SESSION))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sqlalchemy import BigInteger, Connection, bindparam, cast, delete, select
 
-from turnkeep.dialect.statements import NS, as_bytes, chunks, has
+from turnkeep.dialect.statements import NS, Raw, as_bytes, chunks, has
 from turnkeep.tables import attachments, blobs, entries, sessions
 
 SIDS = bindparam("sids", expanding=True, type_=sessions.c.id.type)
@@ -26,7 +26,7 @@ IS_UNUSED = ~has(
 DELETE_ATTACHMENTS = (
     delete(attachments)
     .where(attachments.c.namespace == NS, attachments.c.session_id.in_(SIDS))
-    .returning(attachments.c.digest)
+    .returning(Raw(attachments.c.digest))
 )
 DELETE_ENTRIES = delete(entries).where(entries.c.namespace == NS, entries.c.session_id.in_(SIDS))
 DELETE_SESSIONS = delete(sessions).where(sessions.c.namespace == NS, sessions.c.id.in_(SIDS))

@@ -21,8 +21,10 @@ from typing import NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Table,
     bindparam,
     cast,
+    delete,
     exists,
     func,
     literal_column,
@@ -32,11 +34,13 @@ from sqlalchemy import (
 from sqlalchemy.types import BigInteger
 
 from turnkeep import dialect
-from turnkeep.dialect.statements import AT_ONCE, NS, Bytes, Instant
+from turnkeep.dialect.statements import AT_ONCE, NS, ONE, Bytes, Instant
 from turnkeep.errors import Corrupt
-from turnkeep.sql import CWD, cwd_digest
+from turnkeep.prepared import Prepared
+from turnkeep.sql import COUNT, CWD, ZERO, cwd_digest
 from turnkeep.sql_delete import SIDS, delete_sessions
-from turnkeep.tables import Utc, attachments, blobs, entries, sessions
+from turnkeep.sql_walk import Keys, Place, Walk
+from turnkeep.tables import Utc, attachments, blobs, entries, metadata, sessions
 
 ROWS = 2_000
 """How many rows of entries and attachments a batch has at the most, unless it is one session."""
@@ -56,11 +60,11 @@ class Key(NamedTuple):
     id: str
 
 
-FIRST = Key(datetime.min.replace(tzinfo=UTC), "")
-"""Before all sessions: an id is not empty."""
+EARLIEST = datetime.min.replace(tzinfo=UTC)
+"""Before all times of a session."""
 
 
-class Walk(NamedTuple):
+class Which(NamedTuple):
     """Which sessions are looked at: those below a key, of one cwd or of all; without a key, every
     one of the namespace, in the order of the ids.
     """
@@ -83,7 +87,9 @@ class Walk(NamedTuple):
 class Candidate(NamedTuple):
     """A session as it was when it was looked at: its rows, and their bytes with its attachments'.
 
-    `payload` is the part of `bytes` that is not attachments'.
+    `payload` is the part of `bytes` that is not attachments'. `place` is that among all ids, where
+    they are gone through in this order; there the id may be no text in UTF-8, and is looked up by
+    its place.
     """
 
     key: Key
@@ -91,6 +97,12 @@ class Candidate(NamedTuple):
     rows: int
     bytes: int
     payload: int
+    place: Place = ()
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether its id is no text in UTF-8."""
+        return bool(self.place) and self.place[0].text is None
 
 
 class States:
@@ -122,9 +134,10 @@ class Taken(NamedTuple):
 
 
 KEY = (sessions.c.updated_at, sessions.c.id)
-COUNT, PLACE = (bindparam(name, type_=BigInteger) for name in ("count", "place"))
-AFTER_ID = bindparam("after_id", type_=sessions.c.id.type)
-AFTER = tuple_(*KEY) > tuple_(bindparam("after", type_=Utc), AFTER_ID)
+PLACE = bindparam("place", type_=BigInteger)
+AFTER = tuple_(*KEY) > tuple_(
+    bindparam("after", type_=Utc), bindparam("after_id", type_=sessions.c.id.type)
+)
 BELOW = tuple_(*KEY) < tuple_(
     bindparam("below", type_=Utc), bindparam("below_id", type_=sessions.c.id.type)
 )
@@ -149,16 +162,32 @@ NTH = {
     for cwd in BOTH
 }
 LOOK = {
-    cwd: select(*STATE).where(*_of(cwd=cwd), AFTER, BELOW).order_by(*KEY).limit(COUNT)
+    (cwd, behind): select(*STATE)
+    .where(*_of(cwd=cwd), BELOW, *[AFTER] * behind)
+    .order_by(*KEY)
+    .limit(COUNT)
     for cwd in BOTH
+    for behind in BOTH
 }
 SETTLE = {cwd: select(*STATE).where(*_of(cwd=cwd), BELOW) for cwd in BOTH}
-LOOK_AT_ALL = (  # at no more than erasing needs: other columns may be damaged
-    select(sessions.c.id, cast(sessions.c.last_position, BigInteger))
-    .where(sessions.c.namespace == NS, sessions.c.id > AFTER_ID)
+ID = Keys(sessions.c.id)
+LOOK_AT_ALL = Walk(  # at no more than erasing needs: other columns may be damaged
+    select(*ID.stored, cast(sessions.c.last_position, BigInteger))
+    .where(sessions.c.namespace == NS)
     .order_by(sessions.c.id)
-    .limit(COUNT)
+    .limit(COUNT),
+    ID,
 )
+DELETE_ODD = {
+    table.name: Prepared(
+        delete(table).where(table.c.namespace == NS, column == ID.given("odd")[0]).returning(size)
+    )
+    for table, column, size in (
+        (attachments, attachments.c.session_id, ZERO),
+        (entries, entries.c.session_id, Bytes(entries.c.payload)),
+        (sessions, sessions.c.id, ZERO),
+    )
+}
 THESE = (sessions.c.namespace == NS, sessions.c.id.in_(SIDS))
 IN_ENTRIES = (entries.c.namespace == NS, entries.c.session_id == sessions.c.id)
 IN_ATTACHMENTS = (attachments.c.namespace == NS, attachments.c.session_id == sessions.c.id)
@@ -203,13 +232,24 @@ COUNT_BLOBS = {
     )
     for cwd in BOTH
 }
+
+
+def _first_of(table: Table) -> ColumnElement[int]:
+    """Looked up by the key: for an EXISTS Postgres may choose to read the whole table."""
+    first = select(ONE).where(table.c.namespace == NS).order_by(*table.primary_key).limit(ONE)
+    return first.scalar_subquery()
+
+
+LEFT = select(*(_first_of(table).label(table.name) for table in metadata.sorted_tables))
+"""Of every table that we have, those of later versions too."""
+
 LOCK = select(sessions.c.id).where(*THESE).order_by(sessions.c.id).with_for_update()
 LOCK_FREE = select(*STATE).where(*THESE).with_for_update(skip_locked=True)
 
 
 def bound(
     connection: Connection,
-    walk: Walk,
+    which: Which,
     older_than: datetime | timedelta | None,
     keep_last: int | None,
 ) -> Key | None:
@@ -218,7 +258,7 @@ def bound(
     It is not later than the database's time: what is changed from now on comes to stand behind it,
     so that the walk ends, and it does not rise later.
     """
-    if _nth(connection, walk, 0) is None:
+    if _nth(connection, which, 0) is None:
         return None
     now = dialect.of(connection).now(connection)
     bounds = [Key(now, "")]
@@ -227,7 +267,7 @@ def bound(
     if older_than is not None:
         bounds.append(Key(older_than, ""))
     if keep_last:
-        last = _nth(connection, walk, keep_last - 1)
+        last = _nth(connection, which, keep_last - 1)
         if last is None:
             return None
         bounds.append(last)
@@ -236,35 +276,40 @@ def bound(
 
 def settle(
     connection: Connection,
-    walk: Walk,
+    which: Which,
     older_than: datetime | timedelta | None,
     keep_last: int | None,
 ) -> Settled | None:
     """What goes, as it is now; None where nothing does."""
-    below = bound(connection, walk, older_than, keep_last)
+    below = bound(connection, which, older_than, keep_last)
     if below is None:
         return None
     # One statement, so that it is one state at any isolation level, and read a part at a time.
     rows = connection.execute(
-        SETTLE[walk.cwd is not None],
-        walk._replace(below=below).values,
+        SETTLE[which.cwd is not None],
+        which._replace(below=below).values,
         execution_options={"yield_per": STATES_AT_ONCE},
     )
     return Settled(below, States(rows))
 
 
-def look(connection: Connection, walk: Walk, after: Key) -> list[Candidate]:
-    """The sessions that come behind *after* and make up a batch; none at the end."""
-    values = walk.values | {"after": after.updated, "after_id": after.id, "count": AT_ONCE}
-    if walk.below is None:
-        rows = connection.execute(LOOK_AT_ALL, values)
-        found = [Candidate(Key(after.updated, id), last, last + 1, 0, 0) for id, last in rows]
+def look(connection: Connection, which: Which, after: Candidate | None) -> list[Candidate]:
+    """The sessions that come behind *after*, or first, and make up a batch; none at the end."""
+    values = which.values | {"count": AT_ONCE}
+    if which.below is None:
+        all_rows = LOOK_AT_ALL.fetch(connection, values, after.place if after else None)
+        found = [
+            Candidate(Key(EARLIEST, str(place[0].shown)), last, last + 1, 0, 0, place)
+            for place, (last,) in map(ID.split, all_rows)
+        ]
     else:
-        rows = connection.execute(LOOK[walk.cwd is not None], values)
+        if after is not None:
+            values["after"], values["after_id"] = after.key
+        rows = connection.execute(LOOK[which.cwd is not None, after is not None], values)
         counted = ((_key(at, id), dialect.counted({"sid": id}, last)) for at, id, last in rows)
         found = [Candidate(key, last, last + 1, 0, 0) for key, last in counted]
     # Cut before the sizes are asked for: those of sessions that don't come now would be too many.
-    return _batch(_measured(connection, walk.namespace, _batch(found)))
+    return _batch(_measured(connection, which.namespace, _batch(found)))
 
 
 def take(
@@ -282,25 +327,35 @@ def take(
         taken = [each for each in batch if (*each.key, each.last_position) in there]
     else:
         ids = set(connection.execute(LOCK, values).scalars())
-        there_now = [each for each in batch if each.key.id in ids]
+        there_now = [each for each in batch if not each.is_odd and each.key.id in ids]
         taken = _measured(connection, namespace, there_now)
     deleted = delete_sessions(connection, namespace, [each.key.id for each in taken])
     size = sum(each.payload for each in taken) + deleted.blob_bytes
-    return Taken(len(taken), deleted.entries, size, since)
+    gone = Taken(len(taken), deleted.entries, size, since)
+    for each in batch:
+        if each.is_odd and states is None:
+            gone = _without(connection, namespace, each.place, gone)
+    return gone
 
 
-def preview(connection: Connection, walk: Walk) -> tuple[int, int, int]:
+def left(connection: Connection, namespace: str) -> list[str]:
+    """The tables that hold a row of the namespace."""
+    found = connection.execute(LEFT, {"ns": namespace}).mappings().one()
+    return [name for name, is_there in found.items() if is_there]
+
+
+def preview(connection: Connection, which: Which) -> tuple[int, int, int]:
     """How many sessions and entries would go, and how many bytes of payloads and blobs."""
-    of_cwd, values = walk.cwd is not None, walk.values
+    of_cwd, values = which.cwd is not None, which.values
     count = connection.execute(COUNT_SESSIONS[of_cwd], values).scalar_one()
     rows, payload = connection.execute(COUNT_ENTRIES[of_cwd], values).one()
     blob_bytes = connection.execute(COUNT_BLOBS[of_cwd], values).scalar_one()
     return count, rows, int(payload) + int(blob_bytes)
 
 
-def _nth(connection: Connection, walk: Walk, place: int) -> Key | None:
+def _nth(connection: Connection, which: Which, place: int) -> Key | None:
     """The key of the session at *place*, counted from the newest."""
-    found = connection.execute(NTH[walk.cwd is not None], walk.values | {"place": place}).first()
+    found = connection.execute(NTH[which.cwd is not None], which.values | {"place": place}).first()
     return None if found is None else _key(*found)
 
 
@@ -319,17 +374,35 @@ def _earlier(now: datetime, span: timedelta) -> datetime:
     try:
         return now - span
     except OverflowError:
-        return FIRST.updated
+        return EARLIEST
+
+
+def _without(connection: Connection, namespace: str, place: Place, gone: Taken) -> Taken:
+    """What is *gone* with the session at *place*, on SQLite, whose attachments belong to nothing
+    then.
+    """
+    values = {"ns": namespace, **ID.values(place, "odd")}
+    sizes = {name: found.fetch(connection, values) for name, found in DELETE_ODD.items()}
+    payloads = [int(size) for (size,) in sizes[entries.name]]
+    return gone._replace(
+        sessions=gone.sessions + len(sizes[sessions.name]),
+        entries=gone.entries + len(payloads),
+        bytes=gone.bytes + sum(payloads),
+    )
 
 
 def _measured(
     connection: Connection, namespace: str, found: Sequence[Candidate]
 ) -> list[Candidate]:
-    """The candidates with the sizes that they have now."""
-    values = {"ns": namespace, "sids": [candidate.key.id for candidate in found]}
-    sizes = {id: size for id, *size in connection.execute(MEASURE, values)} if found else {}
+    """The candidates with the sizes that they have now, but those of odd ones."""
+    ids = [candidate.key.id for candidate in found if not candidate.is_odd]
+    values = {"ns": namespace, "sids": ids}
+    sizes = {id: size for id, *size in connection.execute(MEASURE, values)} if ids else {}
     measured = []
     for candidate in found:
+        if candidate.is_odd:
+            measured.append(candidate)
+            continue
         payload, attached, *rows = map(int, sizes.get(candidate.key.id, (0, 0, 0, 0)))
         measured.append(
             candidate._replace(rows=sum(rows), bytes=payload + attached, payload=payload)

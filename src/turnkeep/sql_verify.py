@@ -3,35 +3,27 @@ that nothing is believed of them.
 
 Each portion is of one state of the database (SNAPSHOT) and tells all that its rows are judged by,
 so a session that changes between two portions can't be mixed with itself. What names other rows is
-held against them here, whatever the database enforces.
+held against them here, whatever the database enforces. A row tells what can be told of its key, and
+its place has the key as it is stored.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    bindparam,
-    func,
-    select,
-    tuple_,
-    union_all,
-)
+from sqlalchemy import Connection, func, select, union_all
 
-from turnkeep.dialect.statements import AT_ONCE, NS, ONE, Instant, Lines, Raw, has
+from turnkeep.dialect.statements import AT_ONCE, NS, ONE, Instant, IsText, Lines, Raw, Stored, has
 from turnkeep.prepared import Prepared
-from turnkeep.sql import COUNT, IN_ENTRIES, PORTION, ZERO
-from turnkeep.tables import TABLES, attachments, blobs, entries, sessions
-
-START: tuple[object, ...] = ("", -1, -1)
-"""A place in front of every row: no session's id is empty."""
+from turnkeep.sql import COUNT, PORTION, ZERO
+from turnkeep.sql_walk import Keys, Place, Value, Walk
+from turnkeep.tables import PREFIX, TABLES, attachments, blobs, entries, sessions
 
 
 class SessionRow(NamedTuple):
     """A session's row, and what its entries say of the same."""
 
-    id: str
+    place: Place
+    id: Any
     header: Mapping[str, Any]
     """The columns that repeat the header."""
     cwd_digest: Any
@@ -49,7 +41,7 @@ class SessionRow(NamedTuple):
 class EntryRow(NamedTuple):
     """A row of an entry, and what was lifted out of it by the account of the attachments."""
 
-    session: str
+    session: Any
     position: Any
     type: Any
     recorded_at: Any
@@ -58,6 +50,7 @@ class EntryRow(NamedTuple):
     idempotency_key: Any
     has_session: bool
     lifted: Any
+    place: Place = ()
 
 
 class EntryRows(NamedTuple):
@@ -73,9 +66,9 @@ class EntryRows(NamedTuple):
 class AttachmentRow(NamedTuple):
     """An attachment, and whether what it names is there."""
 
-    session: str
-    position: int
-    ordinal: int
+    place: Place
+    session: Any
+    position: Any
     digest: Any
     mime: Any
     filename: Any
@@ -86,17 +79,10 @@ class AttachmentRow(NamedTuple):
 class BlobRow(NamedTuple):
     """A blob, and whether an attachment names it."""
 
-    digest: bytes
+    place: Place
     size: Any
-    data: bytes
+    data: Any
     is_used: bool
-
-
-def _behind(*columns: ColumnElement[Any]) -> ColumnElement[bool]:
-    names = ("session", "position", "ordinal")
-    return tuple_(*columns) > tuple_(
-        *(bindparam(name, type_=c.type) for name, c in zip(names, columns, strict=False))
-    )
 
 
 _HEADER = (
@@ -109,23 +95,21 @@ _HEADER = (
     "riffer_version",
     "title",
 )
-_RAW = {
-    name: sessions.c[name] if name in ("id", "schema_version") else Raw(sessions.c[name])
-    for name in _HEADER
-}
+_ID = Keys(sessions.c.id)
 _OF_SESSION = (entries.c.namespace == sessions.c.namespace, entries.c.session_id == sessions.c.id)
-_SESSIONS = Prepared(
+_SESSIONS = Walk(
     select(
-        *_RAW.values(),
-        sessions.c.cwd_digest,
+        *_ID.stored,
+        *(Raw(sessions.c[name]) for name in _HEADER),
+        Raw(sessions.c.cwd_digest),
         Raw(Instant(sessions.c.updated_at)),
-        sessions.c.last_position,
+        Raw(sessions.c.last_position),
         Raw(sessions.c.last_recorded_at),
         select(Raw(entries.c.payload))
         .where(*_OF_SESSION, entries.c.position == ZERO)
         .correlate(sessions)
         .scalar_subquery(),
-        select(func.max(entries.c.position))
+        select(Raw(func.max(entries.c.position)))
         .where(*_OF_SESSION)
         .correlate(sessions)
         .scalar_subquery(),
@@ -136,26 +120,26 @@ _SESSIONS = Prepared(
         .correlate(sessions)
         .scalar_subquery(),
     )
-    .where(sessions.c.namespace == NS, _behind(sessions.c.id))
+    .where(sessions.c.namespace == NS)
     .order_by(sessions.c.id)
-    .limit(COUNT)
+    .limit(COUNT),
+    _ID,
 )
 
-_NEXT_ENTRIES = (entries.c.namespace == NS, _behind(entries.c.session_id, entries.c.position))
-_ENTRY_ORDER = (entries.c.session_id, entries.c.position)
-_ENTRY_SIZES = Prepared(
+_ENTRY_KEY = Keys(entries.c.session_id, entries.c.position)
+_ENTRY_SIZES = Walk(
     select(func.length(entries.c.payload))
-    .where(*_NEXT_ENTRIES)
-    .order_by(*_ENTRY_ORDER)
-    .limit(COUNT)
+    .where(entries.c.namespace == NS)
+    .order_by(*_ENTRY_KEY.columns)
+    .limit(COUNT),
+    _ENTRY_KEY,
 )
-_ENTRIES = Prepared(
+_ENTRIES = Walk(
     select(
-        entries.c.session_id,
-        entries.c.position,
+        *_ENTRY_KEY.stored,
         Raw(entries.c.type),
         Raw(entries.c.recorded_at),
-        entries.c.attachments,
+        Raw(entries.c.attachments),
         Raw(entries.c.payload),
         Raw(entries.c.idempotency_key),
         has(sessions, *_OF_SESSION),
@@ -168,13 +152,19 @@ _ENTRIES = Prepared(
         .correlate(entries)
         .scalar_subquery(),
     )
-    .where(*_NEXT_ENTRIES)
-    .order_by(*_ENTRY_ORDER)
-    .limit(COUNT)
+    .where(entries.c.namespace == NS)
+    .order_by(*_ENTRY_KEY.columns)
+    .limit(COUNT),
+    _ENTRY_KEY,
 )
-_BEFORE = (*IN_ENTRIES, entries.c.position < bindparam("first", type_=entries.c.position.type))
+_SESSION, _POSITION = _ENTRY_KEY.given("first")
+_BEFORE = (
+    entries.c.namespace == NS,
+    entries.c.session_id == _SESSION,
+    entries.c.position < _POSITION,
+)
 _NEWEST_BEFORE = (
-    Prepared(select(func.max(entries.c.position)).where(*_BEFORE)),
+    Prepared(select(Raw(func.max(entries.c.position))).where(*_BEFORE)),
     Prepared(
         select(Raw(entries.c.recorded_at))
         .where(*_BEFORE, entries.c.recorded_at.is_not(None))
@@ -183,71 +173,84 @@ _NEWEST_BEFORE = (
     ),
 )
 
-_ATTACHMENT_KEY = (attachments.c.session_id, attachments.c.position, attachments.c.ordinal)
+_ATTACHMENT_KEY = Keys(attachments.c.session_id, attachments.c.position, attachments.c.ordinal)
 _OF_ENTRY = (
     entries.c.namespace == attachments.c.namespace,
     entries.c.session_id == attachments.c.session_id,
     entries.c.position == attachments.c.position,
 )
 _OF_BLOB = (blobs.c.namespace == attachments.c.namespace, blobs.c.digest == attachments.c.digest)
-_ATTACHMENTS = Prepared(
+_ATTACHMENTS = Walk(
     select(
-        *_ATTACHMENT_KEY,
-        attachments.c.digest,
+        *_ATTACHMENT_KEY.stored,
+        Raw(attachments.c.digest),
         Raw(attachments.c.mime),
         Raw(attachments.c.filename),
         has(entries, *_OF_ENTRY),
         has(blobs, *_OF_BLOB),
     )
-    .where(attachments.c.namespace == NS, _behind(*_ATTACHMENT_KEY))
-    .order_by(*_ATTACHMENT_KEY)
-    .limit(COUNT)
+    .where(attachments.c.namespace == NS)
+    .order_by(*_ATTACHMENT_KEY.columns)
+    .limit(COUNT),
+    _ATTACHMENT_KEY,
 )
 
-_NEXT_BLOBS = (
-    blobs.c.namespace == NS,
-    blobs.c.digest > bindparam("digest", type_=blobs.c.digest.type),
-)
-_BLOB_SIZES = Prepared(
-    select(func.length(blobs.c.data)).where(*_NEXT_BLOBS).order_by(blobs.c.digest).limit(COUNT)
-)
-_BLOBS = Prepared(
-    select(blobs.c.digest, blobs.c.size, blobs.c.data, has(attachments, *_OF_BLOB))
-    .where(*_NEXT_BLOBS)
+_DIGEST = Keys(blobs.c.digest)
+_BLOB_SIZES = Walk(
+    select(func.length(blobs.c.data))
+    .where(blobs.c.namespace == NS)
     .order_by(blobs.c.digest)
     .limit(COUNT),
+    _DIGEST,
+)
+_BLOBS = Walk(
+    select(*_DIGEST.stored, Raw(blobs.c.size), Raw(blobs.c.data), has(attachments, *_OF_BLOB))
+    .where(blobs.c.namespace == NS)
+    .order_by(blobs.c.digest)
+    .limit(COUNT),
+    _DIGEST,
     binary_result=True,
 )
 
 # The least of each table, by its key: to list them all would read every row.
-_FIRST, _NEXT = (
-    union_all(
-        *(select(func.min(t.c.namespace)).where(*[t.c.namespace > NS] * behind) for t in TABLES)
-    )
+_NAMESPACE = [Keys(table.c.namespace) for table in TABLES]
+_LEAST = [
+    [
+        select(func.min(key.columns[0]).label("name")).where(*[key.behind()] * behind).subquery()
+        for key in _NAMESPACE
+    ]
     for behind in (False, True)
+]
+_FIRST, _NEXT = (
+    Prepared(union_all(*(select(Stored(least.c.name), IsText(least.c.name)) for least in each)))
+    for each in _LEAST
 )
 
 
-def read_sessions(connection: Connection, namespace: str, after: Sequence[Any]) -> list[SessionRow]:
-    """The next sessions' rows behind the id *after*[0]."""
-    values = {"ns": namespace, "session": after[0], "count": AT_ONCE}
-    columns = len(_HEADER)
-    return [
-        SessionRow(row[1], dict(zip(_HEADER, row[:columns], strict=True)), *row[columns:])
-        for row in _SESSIONS.fetch(connection, values)
-    ]
+def read_sessions(connection: Connection, namespace: str, after: Place | None) -> list[SessionRow]:
+    """The next sessions' rows behind the place *after*."""
+    rows = []
+    for row in _SESSIONS.fetch(connection, {"ns": namespace, "count": AT_ONCE}, after):
+        place, rest = _ID.split(row)
+        header = dict(zip(_HEADER, rest, strict=False))
+        rows.append(SessionRow(place, place[0].shown, header, *rest[len(_HEADER) :]))
+    return rows
 
 
-def read_entries(connection: Connection, namespace: str, after: Sequence[Any]) -> EntryRows:
-    """The next entries' rows behind session and position *after*, as many as are a PORTION, but one
-    at least.
+def read_entries(connection: Connection, namespace: str, after: Place | None) -> EntryRows:
+    """The next entries' rows behind the place *after*, as many as are a PORTION, but one at
+    least.
     """
-    values = {"ns": namespace, "session": after[0], "position": after[1], "count": AT_ONCE}
-    count = _portion(_ENTRY_SIZES.fetch(connection, values))
-    found = [EntryRow(*row) for row in _ENTRIES.fetch(connection, {**values, "count": count})]
+    values: dict[str, object] = {"ns": namespace, "count": AT_ONCE}
+    count = _portion(_ENTRY_SIZES.fetch(connection, values, after))
+    found = []
+    for row in _ENTRIES.fetch(connection, {**values, "count": count}, after):
+        place, rest = _ENTRY_KEY.split(row)
+        session, position = (key.shown for key in place)
+        found.append(EntryRow(*(session, position, *rest, place)))
     if not found:
         return EntryRows([], -1, "")
-    before = {"ns": namespace, "sid": found[0].session, "first": found[0].position}
+    before = {"ns": namespace, **_ENTRY_KEY.values(found[0].place, "first")}
     (previous,), (latest,) = (
         next(iter(statement.fetch(connection, before)), (None,)) for statement in _NEWEST_BEFORE
     )
@@ -255,33 +258,48 @@ def read_entries(connection: Connection, namespace: str, after: Sequence[Any]) -
 
 
 def read_attachments(
-    connection: Connection, namespace: str, after: Sequence[Any]
+    connection: Connection, namespace: str, after: Place | None
 ) -> list[AttachmentRow]:
-    """The next attachments' rows behind session, position and ordinal *after*."""
-    session, position, ordinal = after
-    values = {"ns": namespace, "session": session, "position": position, "ordinal": ordinal}
-    found = _ATTACHMENTS.fetch(connection, {**values, "count": AT_ONCE})
-    return [AttachmentRow(*row) for row in found]
+    """The next attachments' rows behind the place *after*."""
+    rows = []
+    for row in _ATTACHMENTS.fetch(connection, {"ns": namespace, "count": AT_ONCE}, after):
+        place, rest = _ATTACHMENT_KEY.split(row)
+        rows.append(AttachmentRow(place, place[0].shown, place[1].shown, *rest))
+    return rows
 
 
-def read_blobs(connection: Connection, namespace: str, after: Sequence[Any]) -> list[BlobRow]:
-    """The next blobs behind the digest *after*[0], as many as are a PORTION, but one at least."""
-    values = {"ns": namespace, "digest": after[0], "count": AT_ONCE}
-    count = _portion(_BLOB_SIZES.fetch(connection, values))
-    return [BlobRow(*row) for row in _BLOBS.fetch(connection, {**values, "count": count})]
+def read_blobs(connection: Connection, namespace: str, after: Place | None) -> list[BlobRow]:
+    """The next blobs behind the place *after*, as many as are a PORTION, but one at least."""
+    values: dict[str, object] = {"ns": namespace, "count": AT_ONCE}
+    count = _portion(_BLOB_SIZES.fetch(connection, values, after))
+    rows = _BLOBS.fetch(connection, {**values, "count": count}, after)
+    return [BlobRow(place, *rest) for place, rest in map(_DIGEST.split, rows)]
 
 
-def namespaces(connection: Connection) -> list[str]:
-    """All namespaces that have a row in any table, in the order of their bytes."""
-    found: list[str] = []
+def namespaces(connection: Connection) -> list[tuple[str, Value]]:
+    """What the tables have as namespaces, in the order of their bytes; each with the first of the
+    tables that has it, without the prefix.
+    """
+    found: list[tuple[str, Value]] = []
     while True:
-        values, statement = ({"ns": found[-1]}, _NEXT) if found else ({}, _FIRST)
+        statement = _NEXT if found else _FIRST
+        values = _NAMESPACE[0].values((found[-1][1],) if found else None)
+        least = map(Value._make, statement.fetch(connection, values))
         names = [
-            name for name in connection.execute(statement, values).scalars() if name is not None
+            (table.name.removeprefix(PREFIX), name)
+            for table, name in zip(TABLES, least, strict=True)
+            if name.stored is not None
         ]
         if not names:
             return found
-        found.append(min(names, key=str.encode))
+        found.append(min(names, key=lambda each: _order(each[1])))
+
+
+def _order(name: Value) -> tuple[bool, bytes]:
+    """Where a namespace comes: texts by their bytes, and behind them, on SQLite, blobs."""
+    is_text = isinstance(name.stored, str)
+    stored = name.stored.encode() if is_text else bytes(name.stored)
+    return not (is_text or name.is_text), stored
 
 
 def _portion(sizes: Sequence[Sequence[Any]]) -> int:

@@ -417,9 +417,10 @@ class SQLStore:
         """Delete all that this store's namespace has, and make sure that nothing is left; say what
         went.
 
-        Rows that belong to nothing go too. It is done in batches as in `prune`, but no session is
-        passed over: it waits for those that others are writing. At the end it looks into every
-        table. Other namespaces are never touched, nor what they have of the same attachments.
+        Rows that belong to nothing go too, and damaged ones, whatever their keys are. It is done in
+        batches as in `prune`, but no session is passed over: it waits for those that others are
+        writing. At the end it looks into every table. Other namespaces are never touched, nor what
+        they have of the same attachments.
 
         A store of this namespace can be used on, and begins anew. Whoever writes meanwhile may be
         faster: end the writers first, or call it again.
@@ -472,6 +473,9 @@ class SQLStore:
         """The namespaces of the whole database in the order of their bytes: all that have a row in
         any table.
 
+        What other hands put there and no store can have as its namespace is left out; `turnkeep db
+        verify` names it.
+
         Raises:
             Unavailable: row security hides some rows from the role, as from every tenant.
         """
@@ -483,7 +487,8 @@ class SQLStore:
 
         Positions without gaps, `last_position`, the times and their order, a header that says what
         its session's row says, a payload that decodes, each attachment with its entry, its place in
-        it and its blob, the digest and the size of each blob, and blobs that nobody has.
+        it and its blob, the digest and the size of each blob, and blobs that nobody has. A row
+        whose key was damaged is a finding too, and the others are looked at.
 
         It changes nothing, and may run beside writers: it reads a few megabytes at a time, or the
         largest attachment, each in a short transaction of one state, and gives findings as it comes

@@ -10,7 +10,7 @@ positions, attachments, and blobs, whose bytes are digested anew.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -26,7 +26,8 @@ from turnkeep.errors import Corrupt, InvalidEntry
 from turnkeep.plans import Plan
 from turnkeep.retention import sweep
 from turnkeep.sql import Found, FoundRow, cwd_digest
-from turnkeep.sql_verify import START, AttachmentRow, BlobRow, EntryRow, EntryRows, SessionRow
+from turnkeep.sql_verify import AttachmentRow, BlobRow, EntryRow, EntryRows, SessionRow
+from turnkeep.sql_walk import SHOWN, Place, Value
 
 AHEAD = timedelta(days=1)
 """How far the clocks of this machine and the database may be apart."""
@@ -38,7 +39,8 @@ class Finding:
 
     `table` is its table's name without the prefix: sessions, entries, attachments or blobs.
     `session`, `position` and `digest` (in hex) say which row, None where they don't apply, and
-    `reason` says what is wrong, without anything of a message's content.
+    `reason` says what is wrong, without anything of a message's content. Where a key is no text in
+    UTF-8, they have what stands for it.
     """
 
     table: str
@@ -53,7 +55,8 @@ class Finding:
             f"position {self.position}" if self.position is not None else "",
             f"digest {self.digest}" if self.digest is not None else "",
         ]
-        return f"{self.table}: {', '.join(part for part in place if part)}: {self.reason}"
+        where = ", ".join(filter(None, place))
+        return ": ".join(filter(None, [self.table, where, self.reason]))
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Verified(NamedTuple):
 
 def verify(scope: Scope) -> Call[Verified]:
     """The first of the calls that verify a namespace."""
-    return _portion(scope, 0, _STEPS[0].start)
+    return _portion(scope, 0, None)
 
 
 def collect_orphans(scope: Scope) -> Plan[Orphans]:
@@ -91,10 +94,33 @@ def collect_orphans(scope: Scope) -> Plan[Orphans]:
 
 def namespaces() -> Call[list[str]]:
     """List the namespaces."""
-    return Call(Mode.READ, of_all(None, sql_verify.namespaces), list)
+    return Call(
+        Mode.READ,
+        of_all(None, sql_verify.namespaces),
+        lambda found: _names(found)[0],
+    )
 
 
-def _portion(scope: Scope, number: int, after: Sequence[object]) -> Call[Verified]:
+def survey() -> Call[tuple[list[str], list[Finding]]]:
+    """List the namespaces, and say which names that the tables have can be none: no store has
+    these.
+    """
+    return Call(Mode.READ, of_all(None, sql_verify.namespaces), _names)
+
+
+def _names(found: Iterable[tuple[str, Value]]) -> tuple[list[str], list[Finding]]:
+    names, findings = [], []
+    for table, name in found:
+        fault = "is no text in UTF-8" if name.text is None else name.text and key_fault(name.text)
+        if fault:
+            reason = f"its namespace {str(name.shown)[:SHOWN]!r} can be none: {fault}"
+            findings.append(Finding(table, None, None, None, reason))
+        else:
+            names.append(str(name.text))
+    return names, findings
+
+
+def _portion(scope: Scope, number: int, after: Place | None) -> Call[Verified]:
     """The call for the rows of the step *number* behind the place *after*."""
     step = _STEPS[number]
 
@@ -102,9 +128,9 @@ def _portion(scope: Scope, number: int, after: Sequence[object]) -> Call[Verifie
         seen = found.rows if isinstance(found, EntryRows) else found
         following: Call[Verified] | None = None
         if seen:
-            following = _portion(scope, number, step.place(seen[-1]))
+            following = _portion(scope, number, seen[-1].place)
         elif number + 1 < len(_STEPS):
-            following = _portion(scope, number + 1, _STEPS[number + 1].start)
+            following = _portion(scope, number + 1, None)
         return Verified(len(seen), list(step.judge(found)), following)
 
     work = partial(step.read, namespace=scope.namespace, after=after)
@@ -118,10 +144,14 @@ def _judge_sessions(found: Iterable[SessionRow]) -> Iterator[Finding]:
 
 
 def _faults_of_session(row: SessionRow) -> Iterator[str]:
-    if row.newest is None:
+    if row.place[0].text is None:
+        yield "its id is no text in UTF-8"
+        return
+    last, newest = _readable(row.last_position), _readable(row.newest)
+    if newest is None:
         yield "has no entries"
-    elif row.last_position != row.newest:
-        yield f"last_position is {row.last_position}, and the newest entry is at {row.newest}"
+    elif last != newest:
+        yield f"last_position is {last}, and the newest entry is at {newest}"
     if row.newest is not None and _readable(row.last_recorded_at) != _readable(row.latest or ""):
         yield "last_recorded_at is not that of the newest entry that has one"
     yield from _faults_of_time(_readable(row.updated_at))
@@ -149,13 +179,14 @@ def _faults_of_time(updated_at: object) -> Iterator[str]:
 
 
 def _judge_entries(found: EntryRows) -> Iterator[Finding]:
-    previous, latest = found.previous, _readable(found.latest)
+    previous, latest = _readable(found.previous), _readable(found.latest)
     latest = latest if isinstance(latest, str) else ""
     for before, stored in pairwise([None, *found.rows]):
         assert stored is not None
         row = stored._replace(
             type=_readable(stored.type),
             recorded_at=_readable(stored.recorded_at),
+            attachments=_readable(stored.attachments),
             idempotency_key=_readable(stored.idempotency_key),
             lifted=_readable(stored.lifted),
         )
@@ -168,6 +199,8 @@ def _judge_entries(found: EntryRows) -> Iterator[Finding]:
 
 
 def _faults_of_entry(row: EntryRow, previous: Any, latest: str) -> Iterator[str]:
+    if row.place and row.place[0].text is None:
+        yield "its session's id is no text in UTF-8"
     if not row.has_session:
         yield "its session is missing"
     if not (isinstance(previous, int) and row.position == previous + 1):
@@ -204,6 +237,8 @@ def _judge_attachments(found: Iterable[AttachmentRow]) -> Iterator[Finding]:
         digest = as_bytes(row.digest).hex()
         are_texts = all(t is None or _text(t) is not None for t in (row.mime, row.filename))
         reasons = [
+            "its session's id is no text in UTF-8" if row.place[0].text is None else "",
+            "its ordinal is no number" if not isinstance(row.place[2].stored, int) else "",
             "its entry is missing" if not row.has_entry else "",
             "its blob is missing" if not row.has_blob else "",
             "its media type or file name is no text in UTF-8" if not are_texts else "",
@@ -214,14 +249,16 @@ def _judge_attachments(found: Iterable[AttachmentRow]) -> Iterator[Finding]:
 
 def _judge_blobs(found: Iterable[BlobRow]) -> Iterator[Finding]:
     for row in found:
-        digest, data = as_bytes(row.digest), as_bytes(row.data)
+        digest, data, size = row.place[0].data, as_bytes(row.data), _readable(row.size)
+        shown = str(row.place[0].shown) if digest is None else digest.hex()
         reasons = [
+            "its digest is not of bytes" if digest is None else "",
             "no attachment names it" if not row.is_used else "",
             "its bytes have another digest" if hashlib.sha256(data).digest() != digest else "",
-            f"has {len(data)} bytes, and says {row.size}" if len(data) != row.size else "",
+            f"has {len(data)} bytes, and says {size}" if len(data) != size else "",
         ]
         for reason in filter(None, reasons):
-            yield Finding("blobs", None, None, digest.hex(), reason)
+            yield Finding("blobs", None, None, shown, reason)
 
 
 def _readable(stored: object) -> Any:
@@ -241,22 +278,15 @@ def _text(stored: object) -> str | None:
 
 
 class _Step(NamedTuple):
-    """A table: how its next rows are read, what is wrong with them, and the place of a row."""
+    """A table: how its next rows are read, and what is wrong with them."""
 
     read: Callable[..., Any]
     judge: Callable[[Any], Iterator[Finding]]
-    start: Sequence[object]
-    place: Callable[[Any], Sequence[object]]
 
 
 _STEPS = (
-    _Step(sql_verify.read_sessions, _judge_sessions, START, lambda row: (row.id,)),
-    _Step(sql_verify.read_entries, _judge_entries, START, lambda row: (row.session, row.position)),
-    _Step(
-        sql_verify.read_attachments,
-        _judge_attachments,
-        START,
-        lambda row: (row.session, row.position, row.ordinal),
-    ),
-    _Step(sql_verify.read_blobs, _judge_blobs, (b"",), lambda row: (bytes(row.digest),)),
+    _Step(sql_verify.read_sessions, _judge_sessions),
+    _Step(sql_verify.read_entries, _judge_entries),
+    _Step(sql_verify.read_attachments, _judge_attachments),
+    _Step(sql_verify.read_blobs, _judge_blobs),
 )

@@ -7,6 +7,7 @@ from turnkeep.cli.common import Place, at_place, database_options, in_one_line, 
 from turnkeep.dialect import DIALECTS
 from turnkeep.engine import default_url, parse_url
 from turnkeep.store import SQLStore
+from turnkeep.verification import Finding, survey
 
 
 @click.group()
@@ -80,9 +81,12 @@ def grants(
 @on_store
 def verify(store: SQLStore, namespace: str | None) -> None:
     """Look at every row, and fail where one can't be what was written; changes nothing."""
-    count = 0
     with in_one_line():
-        for name in store.namespaces() if namespace is None else [namespace]:
+        names, others = _surveyed(store, namespace)
+        for finding in others:
+            click.echo(finding)
+        count = len(others)
+        for name in names:
             for finding in store.with_namespace(name).verify():
                 count += 1
                 click.echo(f"namespace {name!r}: {finding}")
@@ -97,9 +101,19 @@ def verify(store: SQLStore, namespace: str | None) -> None:
 def collect_orphans(store: SQLStore, namespace: str | None) -> None:
     """Remove what verify finds that nobody can reach."""
     with in_one_line():
-        for name in store.namespaces() if namespace is None else [namespace]:
+        names, others = _surveyed(store, namespace)
+        for finding in others:
+            click.echo(f"left: {finding}")
+        for name in names:
             found = store.with_namespace(name).collect_orphans()
             click.echo(
                 f"namespace {name!r}: removed {found.attachments} attachments and "
                 f"{found.blobs} blobs of {found.bytes} bytes"
             )
+
+
+def _surveyed(store: SQLStore, namespace: str | None) -> tuple[list[str], list[Finding]]:
+    """The *namespace* that is asked for, or all of them, with what stands in the place of one and
+    can be none.
+    """
+    return store._runner.run(survey()) if namespace is None else ([namespace], [])

@@ -160,6 +160,21 @@ def _raw(element: Any, compiler: Any, **options: Any) -> str:
     return str(compiler.process(element.clauses, **options))
 
 
+@compiles(statements.Stored, "postgresql")
+def _stored(element: Any, compiler: Any, **options: Any) -> str:
+    return str(compiler.process(element.clauses, **options))
+
+
+@compiles(statements.IsText, "postgresql")
+def _is_text(element: Any, compiler: Any, **options: Any) -> str:  # noqa: ARG001
+    return "0"
+
+
+@compiles(statements.Given, "postgresql")
+def _as_given(element: Any, compiler: Any, **options: Any) -> str:
+    return str(compiler.process(element.clauses.clauses[0], **options))
+
+
 @compiles(statements.Instant, "postgresql")
 def _instant(element: Any, compiler: Any, **options: Any) -> str:
     column = compiler.process(element.clauses, **options)

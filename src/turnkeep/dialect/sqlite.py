@@ -24,7 +24,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool, StaticPool
 from sqlalchemy.schema import ExecutableDDLElement
-from sqlalchemy.types import BigInteger, Text
+from sqlalchemy.types import BigInteger, LargeBinary, Text
 
 from turnkeep.dialect import statements
 from turnkeep.dialect.base import Again, AttachmentRow, Mode, Parameters, Row
@@ -86,11 +86,31 @@ def _lines(element: Any, compiler: Any, **options: Any) -> str:
 
 @compiles(statements.Raw, "sqlite")
 def _raw(element: Any, compiler: Any, **options: Any) -> str:
-    text = compiler.process(element.clauses, **options)
+    column = compiler.process(element.clauses, **options)
+    if isinstance(element.clauses.clauses[0].type, LargeBinary):
+        return f"CASE typeof({column}) WHEN 'text' THEN 0 ELSE {column} END"
     return (
-        f"CASE typeof({text}) WHEN 'text' THEN CAST({text} AS BLOB) WHEN 'blob' THEN 0"
-        f" ELSE {text} END"
+        f"CASE typeof({column}) WHEN 'text' THEN CAST({column} AS BLOB) WHEN 'blob' THEN 0"
+        f" ELSE {column} END"
     )
+
+
+@compiles(statements.Stored, "sqlite")
+def _stored(element: Any, compiler: Any, **options: Any) -> str:
+    column = compiler.process(element.clauses, **options)
+    return f"CASE typeof({column}) WHEN 'text' THEN CAST({column} AS BLOB) ELSE {column} END"
+
+
+@compiles(statements.IsText, "sqlite")
+def _is_text(element: Any, compiler: Any, **options: Any) -> str:
+    return f"typeof({compiler.process(element.clauses, **options)}) = 'text'"
+
+
+@compiles(statements.Given, "sqlite")
+def _given(element: Any, compiler: Any, **options: Any) -> str:
+    value, is_text = (compiler.process(given, **options) for given in element.clauses)
+    again = compiler.process(element.clauses.clauses[0], **options)
+    return f"CASE {is_text} WHEN 1 THEN CAST({value} AS TEXT) ELSE {again} END"
 
 
 @compiles(statements.Instant, "sqlite")

@@ -43,13 +43,33 @@ class Instant(FunctionElement[datetime]):
 
 
 class Raw(FunctionElement[str]):
-    """A column of text as it is stored: SQLite's driver ends the statement where it is no UTF-8.
+    """A column as it is stored: SQLite's driver ends the statement where text is no UTF-8.
 
-    There text comes as its bytes, and a blob, which is none, as a number.
+    There text comes as its bytes, and a blob, which is none, as a number; in a column of bytes it
+    is the text that comes as a number.
     """
 
     inherit_cache = True
     type = Text()
+
+
+class Stored(FunctionElement[Any]):
+    """A column of a key as it is stored, a text on SQLite as its bytes."""
+
+    inherit_cache = True
+
+
+class IsText(FunctionElement[int]):
+    """Whether `Stored` gives a text as its bytes."""
+
+    type = Integer()
+    inherit_cache = True
+
+
+class Given(FunctionElement[Any]):
+    """What `Stored` and `IsText` gave, as a value of a statement."""
+
+    inherit_cache = True
 
 
 class Bytes(FunctionElement[int]):
