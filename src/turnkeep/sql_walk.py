@@ -45,10 +45,10 @@ class Value(NamedTuple):
     @property
     def shown(self) -> Any:
         """What can be told of it: the text or the number, or what stands for them."""
-        if self.text is not None:
-            return self.text
         if not isinstance(self.stored, bytes):
             return self.stored
+        if (text := self.text) is not None:
+            return text
         if self.is_text:
             return self.stored.decode(errors="backslashreplace")[:SHOWN]
         return f"x'{self.stored.hex()[:SHOWN]}'"
@@ -96,7 +96,7 @@ class Keys:
     def split(self, row: Sequence[Any]) -> tuple[Place, Sequence[Any]]:
         """The place of a *row* that begins with what is `stored`, and what else it has."""
         end = 2 * len(self.columns)
-        return tuple(Value(*row[i : i + 2]) for i in range(0, end, 2)), row[end:]
+        return tuple(map(Value, row[:end:2], row[1:end:2])), row[end:]
 
 
 class Walk:
