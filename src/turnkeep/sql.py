@@ -8,11 +8,11 @@ rows of entries, in `rows`, outside the transaction.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -41,14 +41,14 @@ from turnkeep.dialect.statements import (
     Raw,
     as_bytes,
     chunks,
+    first_portion,
+    portions,
 )
 from turnkeep.entries import Header
 from turnkeep.errors import Conflict, Corrupt, SessionExists, UnknownSession
 from turnkeep.prepared import Prepared
 from turnkeep.sql_delete import IN_BLOBS, drop_blobs
 from turnkeep.tables import Utc, attachments, blobs, entries, sessions, utc_text
-
-T = TypeVar("T")
 
 PORTION = 4 << 20
 """How many bytes are read or written at once, where a session may be larger than the memory."""
@@ -332,7 +332,7 @@ def create(
         if replace:
             raise Again("the session was begun anew meanwhile")
         raise SessionExists(_id(session))
-    for some in _portions(rows, PORTION, AT_ONCE, _with_attachments):
+    for some in portions(rows, PORTION, _with_attachments, AT_ONCE):
         lifts = any(row.attachments for row in some)
         write(connection, session, Batch(None, None, some, lifts), None)
 
@@ -395,15 +395,12 @@ def portion(
     their attachments, but one at least.
     """
     span = {**session, "first": first, "last": last, "count": AT_ONCE}
-    size, end = 0, None
-    for position, text, attached in SIZES.fetch(connection, span):
-        size += text + int(attached or 0)
-        if end is not None and size > PORTION:
-            break
-        end = position
-    if end is None:
+    sizes = SIZES.fetch(connection, span)
+    some = first_portion(sizes, PORTION, lambda row: row[1] + int(row[2] or 0))
+    if not some:
         return Found([])
-    return _found(connection, session, STORED.fetch(connection, {**span, "last": end}), data=data)
+    rows = STORED.fetch(connection, {**span, "last": some[-1][0]})
+    return _found(connection, session, rows, data=data)
 
 
 def count_messages(connection: Connection, session: Parameters, last: int) -> int:
@@ -453,7 +450,7 @@ def _extend(
     place.
     """
     last: int | None = None
-    for some in _portions(rows, BATCH, len(rows), lambda row: ROW + len(row.payload)):
+    for some in portions(rows, BATCH, lambda row: ROW + len(row.payload)):
         before, last = last, None
         if len(some) == 1:
             last = dialect.of(connection).append(connection, session, some[0], before or expected)
@@ -594,7 +591,7 @@ def _attach(connection: Connection, session: Parameters, first: int, rows: Seque
         for ordinal, lifted in enumerate(row.attachments)
     ]
     places.sort(key=attrgetter("digest"))
-    for some_places in _portions(places, BATCH, len(places), lambda place: ROW + len(place.path)):
+    for some_places in portions(places, BATCH, lambda place: ROW + len(place.path)):
         dialect.of(connection).attach(connection, session, some_places)
 
 
@@ -616,23 +613,6 @@ def _other_entry(session: Parameters, key: str) -> Conflict:
 
 def _id(session: Parameters) -> str:
     return str(session["sid"])
-
-
-def _portions(
-    rows: Iterable[T], most: int, count: int, size_of: Callable[[T], int]
-) -> Iterator[Sequence[T]]:
-    """*rows*, up to *count* at a time which have the size *most* together, but one at least."""
-    some: list[T] = []
-    size = 0
-    for row in rows:
-        its_own = size_of(row)
-        if some and (len(some) == count or size + its_own > most):
-            yield some
-            some, size = [], 0
-        some.append(row)
-        size += its_own
-    if some:
-        yield some
 
 
 def _with_attachments(row: Row) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Connection, Table, delete, literal_column, select
 
 from turnkeep import sql_retention
-from turnkeep.dialect.statements import NS, Bytes, has
+from turnkeep.dialect.statements import NS, Bytes, first_portion, has
 from turnkeep.sql import COUNT
 from turnkeep.sql_delete import IS_UNUSED, SIZE, drop_blobs
 from turnkeep.sql_walk import Keys, Place, Walk
@@ -77,14 +77,8 @@ def find(
     one at least.
     """
     values = {"ns": namespace, "count": sql_retention.ROWS}
-    places: list[Place] = []
-    total = 0
-    for place, (size,) in map(orphans.keys.split, orphans.find.fetch(connection, values, after)):
-        total += size
-        if places and total > sql_retention.BYTES:
-            break
-        places.append(place)
-    return places
+    found = map(orphans.keys.split, orphans.find.fetch(connection, values, after))
+    return [place for place, _ in first_portion(found, sql_retention.BYTES, lambda row: row[1][0])]
 
 
 def drop(

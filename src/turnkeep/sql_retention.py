@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.types import BigInteger
 
 from turnkeep import dialect
-from turnkeep.dialect.statements import AT_ONCE, NS, ONE, Bytes, Instant
+from turnkeep.dialect.statements import AT_ONCE, NS, ONE, Bytes, Instant, first_portion
 from turnkeep.errors import Corrupt
 from turnkeep.prepared import Prepared
 from turnkeep.sql import COUNT, CWD, ZERO, cwd_digest
@@ -412,12 +412,5 @@ def _measured(
 
 def _batch(found: Iterable[Candidate]) -> list[Candidate]:
     """The first of *found*, as many as the bounds allow, but one at least."""
-    batch: list[Candidate] = []
-    rows = size = 0
-    for candidate in found:
-        rows += candidate.rows
-        size += candidate.bytes
-        if batch and (rows > ROWS or size > BYTES):
-            break
-        batch.append(candidate)
-    return batch
+    of_rows = first_portion(found, ROWS, lambda candidate: candidate.rows)
+    return first_portion(of_rows, BYTES, lambda candidate: candidate.bytes)

@@ -12,7 +12,18 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, func, select, union_all
 
-from turnkeep.dialect.statements import AT_ONCE, NS, ONE, Instant, IsText, Lines, Raw, Stored, has
+from turnkeep.dialect.statements import (
+    AT_ONCE,
+    NS,
+    ONE,
+    Instant,
+    IsText,
+    Lines,
+    Raw,
+    Stored,
+    first_portion,
+    has,
+)
 from turnkeep.prepared import Prepared
 from turnkeep.sql import COUNT, PORTION, ZERO
 from turnkeep.sql_walk import Keys, Place, Value, Walk
@@ -304,10 +315,4 @@ def _order(name: Value) -> tuple[bool, bytes]:
 
 def _portion(sizes: Sequence[Sequence[Any]]) -> int:
     """How many of the rows of these *sizes* are a PORTION together, but one at least."""
-    total, count = 0, 0
-    for (size,) in sizes:
-        total += int(size or 0)
-        if total > PORTION:
-            break
-        count += 1
-    return max(count, 1)
+    return max(1, len(first_portion(sizes, PORTION, lambda row: int(row[0] or 0))))

@@ -2,7 +2,7 @@
 an insert.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import product
 from typing import Any, TypeVar
@@ -177,6 +177,28 @@ def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
     """*values*, as many at a time as one statement takes."""
     for start in range(0, len(values), AT_ONCE):
         yield values[start : start + AT_ONCE]
+
+
+def portions(
+    rows: Iterable[T], most: int, size_of: Callable[[T], int], count: int | None = None
+) -> Iterator[list[T]]:
+    """*rows*, up to *count* at a time which have the size *most* together, but one at least."""
+    some: list[T] = []
+    size = 0
+    for row in rows:
+        its_own = size_of(row)
+        if some and (len(some) == count or size + its_own > most):
+            yield some
+            some, size = [], 0
+        some.append(row)
+        size += its_own
+    if some:
+        yield some
+
+
+def first_portion(rows: Iterable[T], most: int, size_of: Callable[[T], int]) -> list[T]:
+    """The first of *rows*, as many as have the size *most* together, but one at least."""
+    return next(portions(rows, most, size_of), [])
 
 
 def as_bytes(value: object) -> bytes:
