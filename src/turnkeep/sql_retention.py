@@ -14,9 +14,9 @@ bytes (`States`), and takes it in that state only.
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -169,7 +169,6 @@ LOOK = {
     for cwd in BOTH
     for behind in BOTH
 }
-SETTLE = {cwd: select(*STATE).where(*_of(cwd=cwd), BELOW) for cwd in BOTH}
 ID = Keys(sessions.c.id)
 LOOK_AT_ALL = Walk(  # at no more than erasing needs: other columns may be damaged
     select(*ID.stored, cast(sessions.c.last_position, BigInteger))
@@ -284,13 +283,19 @@ def settle(
     below = bound(connection, which, older_than, keep_last)
     if below is None:
         return None
-    # One statement, so that it is one state at any isolation level, and read a part at a time.
-    rows = connection.execute(
-        SETTLE[which.cwd is not None],
-        which._replace(below=below).values,
-        execution_options={"yield_per": STATES_AT_ONCE},
-    )
-    return Settled(below, States(rows))
+    return Settled(below, States(_states(connection, which._replace(below=below))))
+
+
+def _states(connection: Connection, which: Which) -> Iterator[Sequence[Any]]:
+    """What is remembered of each session, read a part at a time. Not by a cursor of the server's:
+    psycopg's is left open where the call is cancelled.
+    """
+    values = which.values | {"count": STATES_AT_ONCE}
+    is_behind = False
+    while rows := connection.execute(LOOK[which.cwd is not None, is_behind], values).all():
+        yield from rows
+        values["after"], values["after_id"], _ = rows[-1]
+        is_behind = True
 
 
 def look(connection: Connection, which: Which, after: Candidate | None) -> list[Candidate]:
