@@ -51,7 +51,7 @@ SIDES = (
     ("Postgres", "asyncpg"),
     ("SQLite FULL", "sqlite3"),
     ("SQLite NORMAL", "sqlite3"),
-    ("SQLite FULL", "aiosqlite"),
+    ("SQLite FULL", "aiosqlite"),  # the bare driver: the async store uses sqlite3 in threads
 )
 
 

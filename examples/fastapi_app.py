@@ -1,6 +1,6 @@
 """A chat over HTTP that keeps a session for each user, and resumes it, after a restart too.
 
-    pip install 'turnkeep[async]' fastapi uvicorn
+    pip install 'turnkeep[async,postgres]' fastapi uvicorn
     uvicorn --app-dir examples fastapi_app:app
     curl -H 'X-User: ada' --json '{"prompt": "Hello"}' localhost:8000/chat
 

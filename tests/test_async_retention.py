@@ -94,7 +94,7 @@ def test_cancelled_it_leaves_whole_sessions_and_a_whole_pool(
             task.cancel()
             await asyncio.wait([task])
             assert task.cancelled() or task.exception() is None
-            while store._database._tasks:  # behind it the batch at hand goes on for a moment
+            while store._database.under_way:  # behind it the batch at hand goes on for a moment
                 await asyncio.sleep(0.001)
             assert [finding async for finding in store.verify()] == []
             left = await store.list()

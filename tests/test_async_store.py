@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -211,14 +211,17 @@ def picture(content: str) -> MessageEntry:
 # ------------------------------------------------------------------------------- the contract
 
 
-@pytest.fixture(scope="module", params=[*DRIVERS, *POOLED, "memory", "borrowed"])
+BORROWED = {"borrowed": "psycopg", "borrowed aiosqlite": "aiosqlite"}
+
+
+@pytest.fixture(scope="module", params=[*DRIVERS, *POOLED, "memory", *BORROWED])
 def blocking(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Blocking]:
-    """A store for each driver, one in memory, and one on a host's engine, for sync callers."""
-    kind = {"memory": "aiosqlite", "borrowed": "psycopg"}.get(request.param, request.param)
+    """A store for each driver, one in memory, and those on a host's engine, for sync callers."""
+    kind = {"memory": "aiosqlite", **BORROWED}.get(request.param, request.param)
     with open_place(kind, tmp_path_factory.mktemp("async"), request) as place:
-        if request.param == "borrowed":
+        if request.param in BORROWED:
             engine = place.engine()
 
             async def make() -> AsyncSQLStore:
@@ -310,10 +313,11 @@ def test_the_rest_of_the_methods_do_what_the_sync_ones_do(blocking: Blocking) ->
 # ------------------------------------------------------------------------------ the host's own
 
 
-def test_the_apps_transaction_takes_the_store_with_it(place: Place) -> None:
+@pytest.mark.parametrize("is_owned", [False, True], ids=["on its engine", "by URL"])
+def test_the_apps_transaction_takes_the_store_with_it(place: Place, is_owned: bool) -> None:
     async def main() -> None:
         engine, app = place.engine(), f"app_{next(_numbers)}"
-        store = place.store(engine)
+        store = place.store(None if is_owned else engine)
         await store.upgrade()
         async with engine.connect() as connection:
             async with connection.begin():
@@ -336,6 +340,7 @@ def test_the_apps_transaction_takes_the_store_with_it(place: Place) -> None:
         with pytest.raises(InvalidArgument, match="has begun"):
             store.using(engine.connect())
         assert await store.read("s1") == [header(), picture("b")]
+        await store.close()
         await engine.dispose()
 
     run(main)
@@ -606,8 +611,8 @@ def test_a_cancelled_call_of_a_session_has_ended_when_the_app_has_its_connection
 
 async def settled(store: AsyncSQLStore) -> None:
     """Wait for what goes on behind callers who were cancelled."""
-    while store._database._tasks:
-        await asyncio.wait(store._database._tasks)
+    while store._database.under_way:
+        await asyncio.sleep(0.001)
 
 
 class Outcome:
@@ -672,9 +677,18 @@ def test_a_connection_on_its_way_is_not_stopped_by_a_cancelled_caller(
     run(main)
 
 
-def test_a_database_in_memory_outlives_cancelled_calls() -> None:
+@pytest.mark.parametrize("whose", ["ours", "a host's", "a host's connection"])
+def test_a_database_in_memory_outlives_cancelled_calls(whose: str, tmp_path: Path) -> None:
     async def main() -> None:
-        async with AsyncSQLStore("sqlite://") as store:
+        engine = create_async_engine("sqlite+aiosqlite://")
+        target: Any = "sqlite://" if whose == "ours" else engine
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(engine.dispose)
+            store = await stack.enter_async_context(AsyncSQLStore(target, migrate=True))
+            await store.upgrade()
+            if whose == "a host's connection":
+                connection = await stack.enter_async_context(engine.connect())
+                store = AsyncSQLStore(f"sqlite:///{tmp_path / 'other.db'}").using(connection)
             await store.append("s1", header())
             calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
                 store.list,
@@ -829,7 +843,7 @@ def test_a_database_in_memory_goes_on_in_the_next_event_loop() -> None:
 
 
 def test_a_store_whose_loop_died_in_the_middle_of_a_call_goes_on(place: Place) -> None:
-    store = place.store(timeout=1)  # SQLite's driver waits for the lock to its end
+    store = place.store(timeout=1000)
     run(lambda: store.append("s1", header()))
     url, arguments = as_a_host_says(place.sync_url)
     engine = create_engine(url, **arguments)
@@ -906,8 +920,8 @@ def test_threads_each_with_a_loop_share_an_engine_without_a_pool(place: Place) -
     assert len(run(lambda: store.read("s1"))) == 49
 
 
-def test_a_second_loop_at_the_same_time_is_told_to_use_a_store_of_its_own(place: Place) -> None:
-    store = place.store()
+def test_a_second_loop_at_the_same_time_is_told_to_use_a_store_of_its_own(server: Place) -> None:
+    store = server.store()
     run(lambda: store.append("s1", header()))
 
     async def use() -> int:
@@ -935,6 +949,23 @@ def test_a_second_loop_at_the_same_time_is_told_to_use_a_store_of_its_own(place:
     found = len(run(lambda: store.read("s1"))) - 1
     assert done > 0
     assert found >= done
+    run(store.close)
+
+
+@pytest.mark.parametrize("name", ["{}/chats.db", ""])
+def test_one_store_of_sqlite_serves_many_loops_at_the_same_time(name: str, tmp_path: Path) -> None:
+    store = AsyncSQLStore(f"sqlite:///{name.format(tmp_path)}")
+    run(lambda: store.append("s1", header()))
+
+    async def use(thread: int) -> None:
+        for number in range(3):
+            await store.append("s1", message(f"{thread} {number}"))
+            await store.read("s1")
+
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(lambda thread: run(lambda: use(thread)), range(16)))
+    said = {entry.message["content"] for entry in run(lambda: store.tail("s1", 1000))}  # type: ignore[attr-defined]
+    assert said == {f"{thread} {number}" for thread in range(16) for number in range(3)}
     run(store.close)
 
 

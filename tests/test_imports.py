@@ -60,11 +60,27 @@ def test_the_sync_store_on_sqlite_needs_nothing_optional() -> None:
     assert ids == ["Hello"]
 
 
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite+aiosqlite://"])
+def test_the_async_store_on_sqlite_needs_nothing_optional(url: str) -> None:
+    ids = run(
+        "import asyncio\n"
+        "from turnkeep import AsyncLoader, AsyncSQLStore\n"
+        "async def main():\n"
+        f"    async with AsyncSQLStore({url!r}) as store:\n"
+        "        loader = AsyncLoader('/w', store=store)\n"
+        "        session = await loader.start('m')\n"
+        "        await session.add_message({'role': 'user', 'content': 'Hello'})\n"
+        "        return [h.title for h in await loader.list()]\n"
+        "print(json.dumps(asyncio.run(main())))",
+        *OPTIONAL,
+    )
+    assert ids == ["Hello"]
+
+
 @pytest.mark.parametrize(
     ("url", "missing", "remedy"),
     [
-        ("sqlite://", "greenlet", "turnkeep[async]"),
-        ("sqlite://", "aiosqlite", "turnkeep[async]"),
+        ("postgresql://h/d", "greenlet", "turnkeep[async]"),
         ("postgresql://h/d", "psycopg", "turnkeep[async,postgres]"),
         ("postgresql+asyncpg://h/d", "asyncpg", "asyncpg"),
     ],

@@ -109,8 +109,6 @@ def test_what_goes_well_or_is_refused_is_not_told(subject: Subject) -> None:
         subject.renew()
         assert try_all(subject, watch, ALL, "") == len(REFUSED)
         assert "sqlalchemy.engine.Engine.turnkeep" in watch.loggers  # it was asked to log
-        if subject.driver == "aiosqlite":
-            assert "aiosqlite" in watch.loggers
 
 
 # Each stands for one way to take an error: see `translate` of the dialect.

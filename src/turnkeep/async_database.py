@@ -13,12 +13,14 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import Connection, Engine, NullPool
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from turnkeep.database import Database
+from turnkeep.calls import Call
+from turnkeep.database import Database, Joined
 from turnkeep.errors import Unavailable
 
 T = TypeVar("T")
@@ -49,6 +51,10 @@ class AsyncDatabase(Database):
         super().__init__(engine, is_owned=is_owned, schema=schema, migrate=migrate, timeout=timeout)
         self._belong_to_no_loop()
 
+    async def do(self, call: Call[T]) -> T:
+        """As `run`, awaited."""
+        return await self.spawn(self.run, call)
+
     async def spawn(self, work: Callable[..., T], *args: Any) -> T:
         """Run *work* in a task of its own, which is cancelled, once, when the caller is."""
         await self._enter()
@@ -65,29 +71,20 @@ class AsyncDatabase(Database):
                 task.cancel()
             raise
 
-    async def join(self, work: Callable[..., T], *args: Any) -> T:
-        """Run *work*, on a connection of the app's, in a task of its own, which is cancelled, once,
-        when the caller is: cancelled a second time, SQLAlchemy and aiosqlite would leave the
-        connection neither open nor closed.
-        """
-        task = asyncio.create_task(greenlet_spawn(work, *args))
-        # In memory SQLAlchemy would drop the connection, and all data with it.
-        return await see_through(task, _nothing if self.is_in_memory else task.cancel)
-
     async def aclose(self) -> None:
         """As `close`, when all calls have ended; it goes on when the caller is cancelled."""
         await self._enter()
         self._is_closed = True
         await outlive(asyncio.create_task(self._close()))
 
+    @property
+    def under_way(self) -> int:
+        """How many calls have not ended, those too whose callers have left."""
+        return len(self._tasks)
+
     async def _enter(self) -> None:
         """Make the pool that of the running loop."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            loop = None
-        if loop is None:
-            raise Unavailable("an async store needs an event loop of asyncio, and none is running")
+        loop = running_loop()
         if loop is self._loop or isinstance(self.engine.pool, NullPool):
             return
         with self._entry:
@@ -168,6 +165,27 @@ class AsyncDatabase(Database):
     def _leave_parent(self) -> None:
         super()._leave_parent()
         self._belong_to_no_loop()
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The event loop at hand.
+
+    Raises:
+        Unavailable: there is none, or it is not one of asyncio's.
+    """
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    raise Unavailable("an async store needs an event loop of asyncio, and none is running")
+
+
+async def run_joined(joined: Joined, call: Call[T]) -> T:
+    """Run *call*, on a connection of the app's, in a task of its own, which is cancelled, once,
+    when the caller is: cancelled a second time, SQLAlchemy and aiosqlite would leave the connection
+    neither open nor closed.
+    """
+    task: asyncio.Task[T] = asyncio.create_task(greenlet_spawn(joined.run, call))
+    # In memory SQLAlchemy would drop the connection, and all data with it.
+    return await see_through(task, _nothing if joined.is_in_memory else task.cancel)
 
 
 def _current_task() -> asyncio.Task[Any]:

@@ -1,5 +1,5 @@
 """The async store: SQLStore's methods, awaited. What they do is in `calls`, said once for both; how
-they run on an event loop, in `async_database`.
+they run on an event loop, in `async_database`, and how in threads, in `threaded_database`.
 """
 
 import asyncio
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 from sqlalchemy import URL
 
 from turnkeep import calls, retention, verification
-from turnkeep.async_database import AsyncDatabase, see_through
+from turnkeep.async_database import AsyncDatabase, run_joined, see_through
 from turnkeep.calls import AttachmentInfo, Call, Page, Scope
 from turnkeep.database import Joined, Runner
-from turnkeep.engine import check_timeout, open_async_engine
+from turnkeep.dialect import DIALECTS
+from turnkeep.engine import ASYNC_DRIVERS, check_timeout, open_async_engine, parse_url
 from turnkeep.entries import Entry, Header
 from turnkeep.errors import InvalidArgument
 from turnkeep.folder import Dir
@@ -27,6 +28,7 @@ from turnkeep.plans import Plan, drive, drive_async
 from turnkeep.protocols import Entries, Headers
 from turnkeep.retention import Pruned, PruneProgress
 from turnkeep.stats import Stats, stats
+from turnkeep.threaded_database import ThreadedDatabase
 from turnkeep.verification import Finding, Orphans, Verified
 
 if TYPE_CHECKING:  # importing it needs greenlet, and takes long
@@ -42,12 +44,14 @@ Names: TypeAlias = list[str]
 class AsyncSQLStore:
     """Sessions in SQLite or Postgres, for asyncio: `SQLStore` with its methods awaited.
 
-    A URL means psycopg's async driver or aiosqlite; `postgresql+asyncpg://` is asyncpg. An
-    AsyncEngine is borrowed. Cancelling a call leaves the pool whole, and its write entirely there
-    or not at all; which of the two may show a moment later.
+    A URL of Postgres means psycopg's async driver; `postgresql+asyncpg://` is asyncpg. One of
+    SQLite needs nothing that Python hasn't: its calls run in threads. An AsyncEngine is borrowed.
+    Cancelling a call leaves the pool whole, and its write entirely there or not at all; which of
+    the two may show a moment later.
 
-    A store is used on one event loop at a time. That which it opened by URL ends its connections
-    with the loop, and goes on in the next one.
+    A store on SQLite that was opened by URL serves any number of event loops. Another is used on
+    one at a time: that which was opened by URL ends its connections with the loop, and goes on in
+    the next one.
 
     ```python
     async with AsyncSQLStore("sqlite:///chats.db") as store:
@@ -72,16 +76,7 @@ class AsyncSQLStore:
     ) -> None:
         check_timeout(timeout)
         scope = Scope(namespace, limits)
-        given = getattr(url_or_engine, "sync_engine", None)
-        if given is None:
-            engine = open_async_engine(cast("str | URL", url_or_engine), timeout=timeout)
-        self._database = AsyncDatabase(
-            given or engine.sync_engine,
-            is_owned=given is None,
-            schema=schema,
-            migrate=migrate,
-            timeout=timeout,
-        )
+        self._database = _open(url_or_engine, schema=schema, migrate=migrate, timeout=timeout)
         self._scope = scope
         self._joined: Joined | None = None
 
@@ -205,7 +200,9 @@ class AsyncSQLStore:
         replace: bool = False,
         progress: Progress | None = None,
     ) -> str:
-        """As `SQLStore.import_folder`; the check is done in a thread, where it calls *progress*."""
+        """As `SQLStore.import_folder`. *progress* is called in a thread while the folder is
+        checked; while it is written, on the event loop, but in a thread on SQLite by URL.
+        """
 
         def make(runner: Runner) -> str:
             call = import_folder(
@@ -331,8 +328,8 @@ class AsyncSQLStore:
 
     async def _run(self, call: Call[T]) -> T:
         if self._joined is None:
-            return await self._database.spawn(self._database.run, call)
-        return await self._database.join(self._joined.run, call)
+            return await self._database.do(call)
+        return await run_joined(self._joined, call)
 
     async def _drive(self, plan: Plan[T]) -> T:
         """Run *plan*, each of whose calls is awaited."""
@@ -354,6 +351,17 @@ class AsyncSQLStore:
         store = object.__new__(type(self))
         store._database, store._scope, store._joined = self._database, scope, joined
         return store
+
+
+def _open(target: "str | URL | AsyncEngine", **options: Any) -> AsyncDatabase | ThreadedDatabase:
+    """The database of a borrowed engine, or the one that a URL means."""
+    if engine := getattr(target, "sync_engine", None):
+        return AsyncDatabase(engine, is_owned=False, **options)
+    url = parse_url(cast("str | URL", target), ASYNC_DRIVERS)
+    if DIALECTS[url.get_backend_name()].in_threads:
+        return ThreadedDatabase(url, **options)
+    made = open_async_engine(url, timeout=options["timeout"])
+    return AsyncDatabase(made.sync_engine, is_owned=True, **options)
 
 
 class _FromThread:

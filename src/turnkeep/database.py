@@ -101,10 +101,19 @@ class Database:
         """
         if call.work is None:
             return call.finish(None)
+        if pause := self.pause(call):
+            self._sleep(pause)
+        return self.do_now(call)
+
+    def pause(self, call: Call[Any]) -> float:
+        """For how many seconds others have their turn before *call*."""
+        return max(call.pause, self.dialect.turn) if call.pause and self.dialect.turn else 0.0
+
+    def do_now(self, call: Call[T]) -> T:
+        """As `run`, without the pause."""
+        assert call.work is not None
         if not self._is_ready:
             self._make_ready()
-        if call.pause and self.dialect.turn:
-            self._sleep(max(call.pause, self.dialect.turn))
         found = self._run(call.mode, call.work)
         try:
             return call.finish(found)
@@ -185,6 +194,10 @@ class Database:
                 self.upgrade()
             self._run(Mode.READ, self.check)
 
+    def _patience(self) -> float:
+        """For how many seconds work is run again that finds the database locked."""
+        return self.timeout
+
     def _sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
@@ -199,7 +212,7 @@ class Database:
             lock.release()
 
     def _run(self, mode: Mode, work: Callable[[Connection], T]) -> T:
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + self._patience()
         tries = 0
         while True:
             try:
@@ -434,6 +447,11 @@ class Joined:
             raise InvalidArgument("connection", "is in AUTOCOMMIT: it has no transaction to join")
         self._database = database
         self._connection = connection
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the app's data end with its connection."""
+        return self._database.dialect.is_in_memory(self._connection.engine.url)
 
     def run(self, call: Call[T]) -> T:
         """Do what *call* asks; a write in a savepoint, so that the app's transaction stays usable

@@ -45,12 +45,10 @@ DRIVERS = {
 """The driver that a sync store uses for each scheme of a URL."""
 
 ASYNC_DRIVERS = {
-    scheme: scheme
-    if scheme == "postgresql+asyncpg"
-    else driver.replace("psycopg", "psycopg_async").replace("pysqlite", "aiosqlite")
+    scheme: scheme if scheme == "postgresql+asyncpg" else driver.replace("psycopg", "psycopg_async")
     for scheme, driver in DRIVERS.items()
 }
-"""The driver that an async store uses for each scheme of a URL."""
+"""The driver that an async store uses for each scheme of a URL: SQLite's own in threads."""
 
 
 def default_url() -> str | URL:
@@ -115,7 +113,7 @@ def open_engine(given: str | URL, *, timeout: float) -> Engine:
 
 
 def open_async_engine(given: str | URL, *, timeout: float) -> "AsyncEngine":
-    """As `open_engine`, for an async store."""
+    """As `open_engine`, for an async store on a server."""
     url = parse_url(given, ASYNC_DRIVERS)
     try:
         import_module("greenlet")
@@ -124,9 +122,9 @@ def open_async_engine(given: str | URL, *, timeout: float) -> "AsyncEngine":
         raise InvalidArgument("url", fault) from None
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    names = {"aiosqlite": "turnkeep[async]", "psycopg_async": "turnkeep[async,postgres]"}
     driver = url.get_driver_name()
-    return _open(create_async_engine, url, timeout, names.get(driver, driver))
+    package = "turnkeep[async,postgres]" if driver == "psycopg_async" else driver
+    return _open(create_async_engine, url, timeout, package)
 
 
 def _open(create: Callable[..., AnyEngine], url: URL, timeout: float, package: str) -> AnyEngine:

@@ -76,6 +76,11 @@ class Dialect(Protocol):
     migrates: ClassVar[bool]
     """Whether a store that opened the database itself may upgrade it without being asked."""
 
+    in_threads: ClassVar[bool]
+    """Whether a database that an async store opened itself does the work in the thread that asks,
+    so that there is no server to wait for.
+    """
+
     drivers: ClassVar[AbstractSet[str]]
     """Those whose cursors and errors are known here, by SQLAlchemy's names."""
 

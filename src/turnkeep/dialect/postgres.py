@@ -194,6 +194,7 @@ class Postgres:
     """PostgreSQL 15 to 18, by psycopg 3 or asyncpg."""
 
     migrates: ClassVar[bool] = False
+    in_threads: ClassVar[bool] = False
     turn: ClassVar[float] = 0.0
     drivers: ClassVar[AbstractSet[str]] = {"psycopg", "psycopg_async", "asyncpg"}
 

@@ -6,7 +6,6 @@ statements of our own, since neither the driver's way of doing so nor a host's l
 known.
 """
 
-import asyncio
 import logging
 import os
 import sqlite3
@@ -15,14 +14,13 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, ClassVar, TypeAlias, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, bindparam, event, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.pool import AsyncAdaptedQueuePool, QueuePool, StaticPool
+from sqlalchemy.pool import QueuePool
 from sqlalchemy.schema import ExecutableDDLElement
 from sqlalchemy.types import BigInteger, LargeBinary, Text
 
@@ -39,7 +37,6 @@ from turnkeep.dialect.statements import (
     values_of,
 )
 from turnkeep.errors import Corrupt, InvalidArgument, SchemaError, TurnkeepError, Unavailable
-from turnkeep.logs import hide_thread
 from turnkeep.prepared import Prepared
 from turnkeep.tables import attachments, metadata, sessions, utc_text
 
@@ -130,6 +127,7 @@ class Sqlite:
     """SQLite 3.35 and newer."""
 
     migrates: ClassVar[bool] = True
+    in_threads: ClassVar[bool] = True
     turn: ClassVar[float] = 0.1  # who waits for the lock looks again after so long at the most
     drivers: ClassVar[AbstractSet[str]] = {"pysqlite", "aiosqlite"}
 
@@ -177,15 +175,9 @@ class Sqlite:
             raise InvalidArgument(
                 "url", "has an option that the driver of SQLite doesn't know, unless uri=true too"
             )
-        is_async = url.get_driver_name() == "aiosqlite"
-        options: dict[str, Any] = {"pool_timeout": timeout}
-        if not self.is_in_memory(url):
-            options["poolclass"] = AsyncAdaptedQueuePool if is_async else QueuePool
-        elif is_async:
-            # Its queue would belong to one event loop, and the next one find an empty database.
-            options = {"poolclass": StaticPool}
-        else:
-            options |= {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
+        options: dict[str, Any] = {"poolclass": QueuePool, "pool_timeout": timeout}
+        if self.is_in_memory(url):
+            options |= {"pool_size": 1, "max_overflow": 0}
         wait = {} if "timeout" in query else {"timeout": timeout}
         given = {**wait, "check_same_thread": False}
         return url, {**options, "isolation_level": "AUTOCOMMIT", "connect_args": given}
@@ -201,13 +193,10 @@ class Sqlite:
                 _create_private(args[0], is_uri=bool(options.get("uri")))
 
         @event.listens_for(engine, "connect")
-        def set_up(connection: Any, record: Any) -> None:
-            if engine.dialect.is_async:
-                driver = record.driver_connection
-                hide_thread(getattr(driver, "_thread", driver))  # older ones are a thread
+        def set_up(connection: Any, _: object) -> None:
             cursor = connection.cursor()
             try:
-                _set_wal(cursor, timeout, partial(_sleep, connection))
+                _set_wal(cursor, timeout)
                 cursor.execute("PRAGMA synchronous = FULL")
                 cursor.execute("PRAGMA foreign_keys = ON")
             finally:
@@ -404,7 +393,7 @@ def _create_private(name: str, *, is_uri: bool) -> None:
         os.close(os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-def _set_wal(cursor: Any, timeout: float, sleep: Callable[[float], None]) -> None:
+def _set_wal(cursor: Any, timeout: float) -> None:
     """Switch the file to the write-ahead log, where it isn't: the switch needs the file alone, and
     ignores the timeout.
     """
@@ -426,15 +415,7 @@ def _set_wal(cursor: Any, timeout: float, sleep: Callable[[float], None]) -> Non
                 return
             if code != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
-        sleep(0.01)
-
-
-def _sleep(connection: Any, seconds: float) -> None:
-    """Wait as the *connection* does, which an async driver's does without holding up the loop."""
-    if hasattr(connection, "run_async"):
-        connection.run_async(lambda _: asyncio.sleep(seconds))
-    else:
-        time.sleep(seconds)
+        time.sleep(0.01)
 
 
 def _check_foreign_keys(connection: Connection) -> None:

@@ -22,7 +22,7 @@ class Blocking:
     methods are passed through; a store of the same class that a method gives comes wrapped.
 
     ```python
-    with Blocking(lambda: AsyncSQLStore("sqlite+aiosqlite:///chats.db")) as store:
+    with Blocking(lambda: AsyncSQLStore("sqlite:///chats.db")) as store:
         store.read("s1")
     ```
 
