@@ -20,7 +20,14 @@ import pytest
 from sqlalchemy import event
 
 from contention import WAIT_SECONDS, header, said
-from turnkeep import AsyncSQLStore, InvalidArgument, SQLStore, Unavailable, sql_retention
+from turnkeep import (
+    AsyncSQLStore,
+    InvalidArgument,
+    SQLStore,
+    Unavailable,
+    sql_retention,
+    threaded_database,
+)
 from turnkeep.calls import Call
 from turnkeep.dialect import Mode
 from turnkeep.dialect.sqlite import Sqlite
@@ -83,6 +90,8 @@ async def begun(store: Any, call: Any) -> asyncio.Task[Any]:
 
 
 def test_a_call_that_waits_for_its_turn_is_never_begun_when_its_caller_leaves(path: Path) -> None:
+    ran: list[int] = []
+
     async def main() -> None:
         async with opened(path) as store:
             with locked(path):
@@ -90,10 +99,17 @@ def test_a_call_that_waits_for_its_turn_is_never_begun_when_its_caller_leaves(pa
                 second = await begun(store, store.append("s", said("second")))
                 third = await begun(store, store.append("s", said("third")))
                 await left(second)
+                database = store._database
+                for number in range(3):
+                    call = database._hand_over(database._writer, ran.append, number)
+                    task = await begun(store, call)
+                    if number != 1:
+                        await left(task)
             assert [await first, await third] == [1, 2]
 
     asyncio.run(main())
     assert texts(path) == ["first", "third"]
+    assert ran == [1]
 
 
 def test_a_call_that_waits_for_the_lock_gives_up_when_its_caller_leaves(path: Path) -> None:
@@ -107,6 +123,44 @@ def test_a_call_that_waits_for_the_lock_gives_up_when_its_caller_leaves(path: Pa
             # The store was closed, though the lock is still held.
 
     asyncio.run(main())
+    assert texts(path) == []
+
+
+def test_a_call_that_waits_for_a_connection_gives_up_when_its_caller_leaves(tmp_path: Path) -> None:
+    """To be switched to the write-ahead log, a file must be free."""
+    path = tmp_path / "other.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+
+    async def main() -> None:
+        async with opened(path) as store:
+            await left(await begun(store, store.list()))
+            await left(await begun(store, store.append("s", said("never"))))
+            while store._database.under_way:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+    other.close()
+
+
+def test_what_waits_when_its_loop_is_closed_gives_up(path: Path) -> None:
+    """So that another loop, which closes the store, does not wait for it."""
+    store = AsyncSQLStore(f"sqlite:///{path}", timeout=1000)
+    loop = asyncio.new_event_loop()
+    with locked(path):
+        calls = [store.append("s", said("never")) for _ in range(2)]
+        tasks = [loop.run_until_complete(begun(store, call)) for call in calls]
+        loop.close()
+
+        async def close() -> None:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while store._database.under_way:
+                    await asyncio.sleep(0.001)
+                await store.close()
+
+        asyncio.run(close())
+    for task in tasks:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
     assert texts(path) == []
 
 
@@ -156,6 +210,47 @@ def test_what_takes_long_is_ended_and_undone_when_its_caller_leaves(
 
     def blobs(connection: Any) -> Any:
         return connection.exec_driver_sql("SELECT count(*) FROM turnkeep_blobs").scalar()
+
+    asyncio.run(main())
+
+
+def test_a_connection_is_as_it_was_after_a_migration_that_was_ended(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its foreign keys are off meanwhile: what turns them on again is not ended too, though SQLite
+    asks at each step.
+    """
+    monkeypatch.setattr(threaded_database, "STEPS", 1)
+
+    async def main() -> None:
+        async with opened(path) as store:
+            await left(
+                await begun(store, store._run(Call(Mode.MIGRATION, endless_statement, bool)))
+            )
+            while store._database.under_way:
+                await asyncio.sleep(0.001)
+            engine = store._database.engine
+            assert engine.pool.checkedin() > 0
+            held = [engine.connect() for _ in range(engine.pool.checkedin())]
+            for connection in held:
+                assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+                connection.close()
+
+    asyncio.run(main())
+
+
+def test_calls_on_a_database_in_memory_wait_for_one_another() -> None:
+    may_end = threading.Event()
+
+    async def main() -> None:
+        async with opened(Path(":memory:")) as store:
+            await store.append("s", header("s"))
+            work = Call(Mode.WRITE, lambda _: may_end.wait(WAIT_SECONDS), bool)
+            holding = await begun(store, store._run(work))
+            waiting = [await begun(store, store.read("s")) for _ in range(6)]
+            may_end.set()
+            assert await holding
+            assert [len(found) for found in await asyncio.gather(*waiting)] == [1] * 6
 
     asyncio.run(main())
 

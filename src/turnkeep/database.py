@@ -194,10 +194,6 @@ class Database:
                 self.upgrade()
             self._run(Mode.READ, self.check)
 
-    def _patience(self) -> float:
-        """For how many seconds work is run again that finds the database locked."""
-        return self.timeout
-
     def _sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
@@ -212,7 +208,7 @@ class Database:
             lock.release()
 
     def _run(self, mode: Mode, work: Callable[[Connection], T]) -> T:
-        deadline = time.monotonic() + self._patience()
+        deadline = time.monotonic() + self.timeout
         tries = 0
         while True:
             try:

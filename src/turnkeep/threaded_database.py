@@ -64,7 +64,7 @@ class ThreadedDatabase(Database):
     def __init__(
         self, url: URL, *, schema: str | None, migrate: bool | None, timeout: float
     ) -> None:
-        self._lock_timeout = max(timeout, _timeout_of(url))
+        timeout = max(timeout, _timeout_of(url))
         engine = open_engine(url.difference_update_query(["timeout"]), timeout=LOOK)
         event.listen(engine, "connect", _watch)
         super().__init__(engine, is_owned=True, schema=schema, migrate=migrate, timeout=timeout)
@@ -98,7 +98,7 @@ class ThreadedDatabase(Database):
     async def _hand_over(self, threads: "_Threads", work: Callable[..., T], *args: Any) -> T:
         job = _Job(work, *args)
         threads.take(job)
-        wait = max(self._lock_timeout, SOON)
+        wait = max(self.timeout, SOON)
         kept = f"other calls of this store kept this one waiting for {wait:g} s"
         timer = job.loop.call_later(wait, job.withdraw, kept)
         try:
@@ -113,11 +113,6 @@ class ThreadedDatabase(Database):
         for threads in (self._writer, self._readers):
             threads.end()
         self._end_connections()
-
-    def _patience(self) -> float:
-        """What is left of the timeout when one's turn has come."""
-        job = _here.job
-        return self._lock_timeout - (0 if job is None else job.waited)
 
     def _begin_work(self) -> None:
         _give_up()
@@ -208,21 +203,17 @@ class _Job:
 
     def __init__(self, work: Callable[..., Any], *args: Any) -> None:
         self.loop = running_loop()
-        self.waited = 0.0
         self._work: Callable[[], Any] | None = partial(copy_context().run, work, *args)
         self._ended = self.loop.create_future()
-        self._begun = threading.Lock()  # held by who begins it, or by who sees that nobody does
-        self._made = time.monotonic()
+        self._begun = threading.Lock()  # held by who begins it, or by who withdraws it
         self._is_left = False
-        self._is_told = False
         self._result: Any = None
         self._error: BaseException | None = None
 
     def run(self) -> None:
         """Do it in this thread, unless nobody wants it any more."""
-        if not self._begun.acquire(blocking=False):
+        if self.is_left or not self._begun.acquire(blocking=False):
             return
-        self.waited = time.monotonic() - self._made
         _here.job = self
         assert self._work is not None
         try:
@@ -254,20 +245,11 @@ class _Job:
     def leave(self) -> None:
         """Nobody waits for it any more: have it not begin, or give up."""
         self._is_left = True
-        if self._begun.acquire(blocking=False):
-            self._work = None
 
     @property
     def is_left(self) -> bool:
         """Whether it is to give up."""
         return self._is_left or self.loop.is_closed()
-
-    def ends_statement(self) -> bool:
-        """Whether to end the statement that is being run: one, then the transaction is undone."""
-        if self._is_told or not self.is_left:
-            return False
-        self._is_told = True
-        return True
 
     def _end(self) -> None:
         if not self._ended.done():
@@ -295,7 +277,7 @@ def _watch(connection: Any, _: object) -> None:
 
 
 def _ends_statement() -> bool:
-    return _here.job is not None and _here.job.ends_statement()
+    return _here.job is not None and _here.job.is_left
 
 
 def _timeout_of(url: URL) -> float:
