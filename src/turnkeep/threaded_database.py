@@ -80,7 +80,7 @@ class ThreadedDatabase(Database):
         return await self._hand_over(self._readers if is_read else self._writer, self.do_now, call)
 
     async def spawn(self, work: Callable[..., T], *args: Any) -> T:
-        """Run *work* in a thread, to no end when the caller is cancelled."""
+        """Run *work* in a thread; it gives up when the caller is cancelled."""
         return await self._hand_over(self._readers, work, *args)
 
     async def aclose(self) -> None:
