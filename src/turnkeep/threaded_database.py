@@ -68,6 +68,7 @@ class ThreadedDatabase(Database):
         engine = open_engine(url.difference_update_query(["timeout"]), timeout=LOOK)
         event.listen(engine, "connect", _watch)
         super().__init__(engine, is_owned=True, schema=schema, migrate=migrate, timeout=timeout)
+        self._keeps = False  # what is in the pool ends with the store, though nobody close it
         self._hire()
 
     async def do(self, call: Call[T]) -> T:
