@@ -224,7 +224,10 @@ async def see_through(task: asyncio.Task[T], cancel: Callable[[], object]) -> T:
         return task.result()
     if not task.cancelled():
         task.exception()  # which nobody misses
-    raise cancelled
+    try:
+        raise cancelled
+    finally:
+        del cancelled, task  # else they and their tracebacks would hold one another, and a cursor
 
 
 def _nothing() -> None:
