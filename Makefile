@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-# Two at a time, each with a PostgreSQL of its own; the tests of a file stay together.
-PARALLEL := -n 2 --dist loadfile
+# Three at a time, since many wait for a disk or a process, each with a PostgreSQL of its own; the tests of a file stay
+# together.
+PARALLEL := -n 3 --dist loadfile
 SHORT := 'not slow and not chaos and not packaging'
 
 # `make bench BENCH=quick` takes a minute, and writes no page.
