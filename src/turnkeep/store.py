@@ -379,8 +379,9 @@ class SQLStore:
         committed after that stays, whatever the clocks say: a session is judged again when it is
         locked, and one that another transaction is writing is passed over. For this eight bytes are
         kept in memory for each session that is to go. Inside `using(connection)` all of it is part
-        of the app's transaction; at REPEATABLE READ a session that changed since that began makes
-        it Unavailable.
+        of the app's transaction: at READ COMMITTED what others commit while the beginning is
+        looked at counts as there before, and at REPEATABLE READ a session that changed since the
+        transaction began makes it Unavailable.
 
         A session whose `updated` lies ahead of the database's clock, as one that was ahead leaves
         it, is among the last changed, and goes only when that time is past.
