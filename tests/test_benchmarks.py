@@ -11,7 +11,17 @@ from turnkeep import MessageEntry
 FAST = [op for op in OPERATIONS if "10,000" not in op.name and "GC" not in op.name]
 
 
-@pytest.fixture(scope="module", params=SIDES, ids=" by ".join)
+LONG = {("Postgres", "psycopg_async"), ("SQLite NORMAL", "sqlite3")}
+"""Like others, so they are tried in the long form only."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(side, id=" by ".join(side), marks=[pytest.mark.slow] * (side in LONG))
+        for side in SIDES
+    ],
+)
 def side(request: pytest.FixtureRequest) -> Iterator[Side]:
     with open_side(*request.param) as side:
         yield side

@@ -244,7 +244,13 @@ WRITES: dict[str, Callable[[SQLStore, MessageEntry], object]] = {
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize(
-    "driver", ["psycopg", "psycopg in a transaction", "psycopg_async", "asyncpg"]
+    "driver",
+    [
+        "psycopg",
+        "psycopg in a transaction",
+        pytest.param("psycopg_async", marks=pytest.mark.slow),
+        "asyncpg",
+    ],
 )
 def test_a_write_whose_bytes_a_delete_took_away_begins_anew(
     postgres_url: URL, driver: str, write: str
