@@ -17,6 +17,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from poolers import as_a_host_says
 from turnkeep import AsyncSQLStore, Header, MessageEntry, SQLStore, Unavailable
 
+parents: list[object] = []
+"""What a child has from its parent."""
+
 KINDS = ("owned", "borrowed", "unused", "memory", "async owned", "async borrowed", "async memory")
 CHILDREN = 3
 
@@ -86,6 +89,8 @@ def check(url: URL, namespace: str, kind: str) -> None:
 
     def child(number: int) -> None:
         nonlocal runner
+        # Kept, or its loop would close, and take from the parent's epoll what wakes that.
+        parents.append(runner)
         runner = asyncio.Runner() if runner else None
         if "memory" in kind:
             refused(call, "database in memory")
