@@ -37,12 +37,15 @@ DRIVERS = {
     "psycopg_async": "postgresql+psycopg_async",
     "asyncpg": "postgresql+asyncpg",
 }
-_PSYCOPG_ASYNC = pytest.param("psycopg_async", marks=pytest.mark.slow)
-ON_SQLITE = ("pysqlite", "aiosqlite")
-ON_POSTGRES = ("psycopg", _PSYCOPG_ASYNC, "asyncpg")
-ASYNC = ("aiosqlite", _PSYCOPG_ASYNC, "asyncpg")
-"""What tests are run on: by the async side of psycopg, whose errors are those of the sync one, only
-in their long form.
+_LONG = {
+    name: pytest.param(name, marks=pytest.mark.slow)
+    for name in ("aiosqlite", "psycopg_async", "asyncpg")
+}
+ON_SQLITE = ("pysqlite", _LONG["aiosqlite"])
+ON_POSTGRES = ("psycopg", _LONG["psycopg_async"], _LONG["asyncpg"])
+ASYNC = (_LONG["aiosqlite"], _LONG["psycopg_async"], "asyncpg")
+"""What tests are run on: in their short form on a sync driver of each database, where there is one,
+since the logic is the same.
 """
 
 TABLES = ("sessions", "entries", "blobs", "attachments")

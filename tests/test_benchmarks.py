@@ -11,7 +11,7 @@ from turnkeep import MessageEntry
 FAST = [op for op in OPERATIONS if "10,000" not in op.name and "GC" not in op.name]
 
 
-LONG = {("Postgres", "psycopg_async"), ("SQLite NORMAL", "sqlite3")}
+LONG = {("Postgres", "psycopg_async"), ("Postgres", "asyncpg"), ("SQLite NORMAL", "sqlite3")}
 """Like others, so they are tried in the long form only."""
 
 

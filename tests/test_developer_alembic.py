@@ -21,6 +21,9 @@ ROOT = Path(__file__).parents[1]
 NEXT = f"{int(HEAD) + 1:04}"
 OURS = {*metadata.tables, "turnkeep_version"}
 
+# Each makes a copy of the checkout, and starts Alembic in it several times.
+pytestmark = pytest.mark.slow
+
 
 class Checkout:
     """A copy of what alembic needs of the checkout."""
