@@ -204,7 +204,11 @@ async def outlive(task: asyncio.Task[T]) -> T:
     return task.result()
 
 
-async def see_through(task: asyncio.Task[T], cancel: Callable[[], object]) -> T:
+def _nothing() -> None:
+    """Let it go on."""
+
+
+async def see_through(task: asyncio.Task[T], cancel: Callable[[], object] = _nothing) -> T:
     """What *task* gives, which works on a connection of the app's. When the caller is cancelled,
     *cancel* is called, once, and he leaves when the task has ended, since the connection is his
     again then.
@@ -228,7 +232,3 @@ async def see_through(task: asyncio.Task[T], cancel: Callable[[], object]) -> T:
         raise cancelled
     finally:
         del cancelled, task  # else they and their tracebacks would hold one another, and a cursor
-
-
-def _nothing() -> None:
-    """Let it go on."""

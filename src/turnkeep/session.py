@@ -145,7 +145,7 @@ class AsyncSession:
         task = asyncio.create_task(drive_async(plan, self._store))
         task.add_done_callback(lambda _: lock.release())
         if is_joined(self._store):
-            await see_through(task, lambda: None)
+            await see_through(task)
         else:
             await outlive(task)
 

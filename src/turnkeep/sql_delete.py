@@ -11,17 +11,13 @@ from typing import NamedTuple
 
 from sqlalchemy import BigInteger, Connection, bindparam, cast, delete, select
 
-from turnkeep.dialect.statements import NS, Raw, as_bytes, chunks, has
+from turnkeep.dialect.statements import NS, OF_BLOB, Raw, as_bytes, chunks, has
 from turnkeep.tables import attachments, blobs, entries, sessions
 
 SIDS = bindparam("sids", expanding=True, type_=sessions.c.id.type)
 DIGESTS = bindparam("digests", expanding=True, type_=blobs.c.digest.type)
 IN_BLOBS = (blobs.c.namespace == NS, blobs.c.digest.in_(DIGESTS))
-IS_UNUSED = ~has(
-    attachments,
-    attachments.c.namespace == blobs.c.namespace,
-    attachments.c.digest == blobs.c.digest,
-)
+IS_UNUSED = ~has(attachments, *OF_BLOB)
 
 DELETE_ATTACHMENTS = (
     delete(attachments)

@@ -10,11 +10,11 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Table, delete, select
 
 from turnkeep import sql_retention
-from turnkeep.dialect.statements import NS, Bytes, first_portion, has
-from turnkeep.sql import COUNT
+from turnkeep.dialect.statements import NS, OF_ENTRY, OF_SESSION, Bytes, first_portion, has
+from turnkeep.sql import COUNT, ZERO
 from turnkeep.sql_delete import IS_UNUSED, SIZE, drop_blobs
 from turnkeep.sql_walk import Keys, Place, Walk
 from turnkeep.tables import attachments, blobs, entries, sessions
@@ -39,25 +39,8 @@ class OrphansOf:
         self.drop = Walk(dropped, self.keys)
 
 
-ENTRIES = OrphansOf(
-    entries,
-    ~has(
-        sessions,
-        sessions.c.namespace == entries.c.namespace,
-        sessions.c.id == entries.c.session_id,
-    ),
-    Bytes(entries.c.payload),
-)
-ATTACHMENTS = OrphansOf(
-    attachments,
-    ~has(
-        entries,
-        entries.c.namespace == attachments.c.namespace,
-        entries.c.session_id == attachments.c.session_id,
-        entries.c.position == attachments.c.position,
-    ),
-    literal_column("0"),
-)
+ENTRIES = OrphansOf(entries, ~has(sessions, *OF_SESSION), Bytes(entries.c.payload))
+ATTACHMENTS = OrphansOf(attachments, ~has(entries, *OF_ENTRY), ZERO)
 BLOBS = OrphansOf(blobs, IS_UNUSED, SIZE)
 
 

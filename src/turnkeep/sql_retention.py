@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.types import BigInteger
 
 from turnkeep import dialect
-from turnkeep.dialect.statements import AT_ONCE, NS, ONE, Bytes, Instant, first_portion
+from turnkeep.dialect.statements import AT_ONCE, NS, OF_BLOB, ONE, Bytes, Instant, first_portion
 from turnkeep.errors import Corrupt
 from turnkeep.prepared import Prepared
 from turnkeep.sql import COUNT, CWD, ZERO, cwd_digest
@@ -214,7 +214,6 @@ COUNT_ENTRIES = {
     )
     for cwd in BOTH
 }
-OF_BLOB = (attachments.c.namespace == blobs.c.namespace, attachments.c.digest == blobs.c.digest)
 COUNT_BLOBS = {
     cwd: select(_sum(blobs.c.size)).where(
         blobs.c.namespace == NS,

@@ -15,6 +15,9 @@ from sqlalchemy import Connection, func, select, union_all
 from turnkeep.dialect.statements import (
     AT_ONCE,
     NS,
+    OF_BLOB,
+    OF_ENTRY,
+    OF_SESSION,
     ONE,
     Instant,
     IsText,
@@ -107,7 +110,6 @@ _HEADER = (
     "title",
 )
 _ID = Keys(sessions.c.id)
-_OF_SESSION = (entries.c.namespace == sessions.c.namespace, entries.c.session_id == sessions.c.id)
 _SESSIONS = Walk(
     select(
         *_ID.stored,
@@ -117,15 +119,15 @@ _SESSIONS = Walk(
         Raw(sessions.c.last_position),
         Raw(sessions.c.last_recorded_at),
         select(Raw(entries.c.payload))
-        .where(*_OF_SESSION, entries.c.position == ZERO)
+        .where(*OF_SESSION, entries.c.position == ZERO)
         .correlate(sessions)
         .scalar_subquery(),
         select(Raw(func.max(entries.c.position)))
-        .where(*_OF_SESSION)
+        .where(*OF_SESSION)
         .correlate(sessions)
         .scalar_subquery(),
         select(Raw(entries.c.recorded_at))
-        .where(*_OF_SESSION, entries.c.recorded_at.is_not(None))
+        .where(*OF_SESSION, entries.c.recorded_at.is_not(None))
         .order_by(entries.c.position.desc())
         .limit(ONE)
         .correlate(sessions)
@@ -153,13 +155,9 @@ _ENTRIES = Walk(
         Raw(entries.c.attachments),
         Raw(entries.c.payload),
         Raw(entries.c.idempotency_key),
-        has(sessions, *_OF_SESSION),
+        has(sessions, *OF_SESSION),
         select(Raw(Lines(attachments.c.digest, attachments.c.path)))
-        .where(
-            attachments.c.namespace == entries.c.namespace,
-            attachments.c.session_id == entries.c.session_id,
-            attachments.c.position == entries.c.position,
-        )
+        .where(*OF_ENTRY)
         .correlate(entries)
         .scalar_subquery(),
     )
@@ -185,20 +183,14 @@ _NEWEST_BEFORE = (
 )
 
 _ATTACHMENT_KEY = Keys(attachments.c.session_id, attachments.c.position, attachments.c.ordinal)
-_OF_ENTRY = (
-    entries.c.namespace == attachments.c.namespace,
-    entries.c.session_id == attachments.c.session_id,
-    entries.c.position == attachments.c.position,
-)
-_OF_BLOB = (blobs.c.namespace == attachments.c.namespace, blobs.c.digest == attachments.c.digest)
 _ATTACHMENTS = Walk(
     select(
         *_ATTACHMENT_KEY.stored,
         Raw(attachments.c.digest),
         Raw(attachments.c.mime),
         Raw(attachments.c.filename),
-        has(entries, *_OF_ENTRY),
-        has(blobs, *_OF_BLOB),
+        has(entries, *OF_ENTRY),
+        has(blobs, *OF_BLOB),
     )
     .where(attachments.c.namespace == NS)
     .order_by(*_ATTACHMENT_KEY.columns)
@@ -215,7 +207,7 @@ _BLOB_SIZES = Walk(
     _DIGEST,
 )
 _BLOBS = Walk(
-    select(*_DIGEST.stored, Raw(blobs.c.size), Raw(blobs.c.data), has(attachments, *_OF_BLOB))
+    select(*_DIGEST.stored, Raw(blobs.c.size), Raw(blobs.c.data), has(attachments, *OF_BLOB))
     .where(blobs.c.namespace == NS)
     .order_by(blobs.c.digest)
     .limit(COUNT),

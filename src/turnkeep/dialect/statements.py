@@ -25,7 +25,7 @@ from sqlalchemy.types import BigInteger, Integer, Text
 from turnkeep.dialect.base import Parameters, Row
 from turnkeep.errors import Corrupt
 from turnkeep.prepared import Prepared
-from turnkeep.tables import Utc, blobs, entries, sessions
+from turnkeep.tables import Utc, attachments, blobs, entries, sessions
 
 T = TypeVar("T")
 
@@ -163,6 +163,20 @@ def counted(session: Parameters, position: object) -> int:
     if isinstance(position, int) and 0 <= position < 1 << 62:
         return position
     raise Corrupt(str(session["sid"]), 0, "$", "its last position can't be decoded")
+
+
+OF_SESSION = (entries.c.namespace == sessions.c.namespace, entries.c.session_id == sessions.c.id)
+"""Which entries a session has."""
+
+OF_ENTRY = (
+    attachments.c.namespace == entries.c.namespace,
+    attachments.c.session_id == entries.c.session_id,
+    attachments.c.position == entries.c.position,
+)
+"""Which attachments an entry has."""
+
+OF_BLOB = (attachments.c.namespace == blobs.c.namespace, attachments.c.digest == blobs.c.digest)
+"""Which attachments name a blob."""
 
 
 def has(table: FromClause, *is_it: ColumnElement[bool]) -> ColumnElement[bool]:
